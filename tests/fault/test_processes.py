@@ -240,13 +240,13 @@ def test_a_program_that_cannot_be_started_is_an_error_with_the_reason(start: Sta
 
     for program, cwd, cause in (
         (str(tmp_path / "gone"), None, "no such file"),
-        (file("plain", b"text", 0o644), None, "not executable"),
+        (file("plain", b"text", 0o644), None, "may not execute the file"),
         (file("text", b"text"), None, "neither a known header nor an interpreter line"),
         (file("windows", (headers / "x64_python.exe").read_bytes()), None, "program for x64, but this computer is"),
         (file("arm", b"\x7fELF\x02\x01\x01" + b"\xff" * 11 + b"\xb7\x00" + bytes(44)), None, "program for aarch64"),
         (file("script", b"#!/no/such/python -I\n"), None, "first line requires /no/such/python -I"),
         (sys.executable, str(tmp_path / "nowhere"), "working folder"),
-        (str(tmp_path), None, "not executable"),
+        (str(tmp_path), None, "may not execute the file"),
     ):
         with pytest.raises(HostNotFound) as caught:
             start(program, cwd=cwd)
