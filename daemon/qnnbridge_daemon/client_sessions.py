@@ -53,7 +53,7 @@ class ClientSession:
         self._broker = broker
         self._client = client
         self._lock = threading.Lock()
-        # Held while the session gets a model of its own, which may take minutes; `close` does not wait for it.
+        # Held while the session creates its own model, which may take minutes; `close` does not wait for it.
         self._changing = threading.Lock()
         self._closed = False
 

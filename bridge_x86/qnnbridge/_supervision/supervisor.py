@@ -118,7 +118,7 @@ class Supervisor:
 
     @property
     def current(self) -> HostProcess | None:
-        """The same generation as in `running`, determined without a system call. Used by fast calls."""
+        """Generation of the running host, determined without a system call. Used by fast calls."""
         process = self._process
         return process if process is not None and process.usable and self._forks == fds.forks else None
 

@@ -10,7 +10,7 @@ far the call got:
 passes it to the supervisor, which investigates (`Supervisor.lost`), and to `_session`, which decides whether to
 repeat the call.
 
-A connection has no thread of its own. Callers write their own requests, one at a time. One of the waiting callers
+No thread belongs to a connection. Callers write their own requests, one at a time. One of the waiting callers
 reads the answers of all callers, so it must check its own deadline regularly. A partly written frame is always
 completed, if needed by the next sender, because after an incomplete frame the stream would be unusable for all
 callers.

@@ -51,7 +51,7 @@ NO_STEP = "ready"
 class Lane(Generic[T]):
     """A queue with at most one item being processed. Any thread may submit.
 
-    A lane has no thread of its own. The thread that finds the lane free also processes the items that are queued in
+    No thread belongs to a lane. The thread that finds the lane free also processes the items that are queued in
     the meantime, so a single request never changes threads. The thread that reads a channel processes only its own
     item, because nobody else reads its channel; further items in the queue go to a new thread, which ends when the
     queue is empty.
