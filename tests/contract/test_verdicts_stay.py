@@ -226,9 +226,11 @@ VERDICTS = {
 NAMES = needs.some(VERDICTS)
 
 _FIGURES = re.compile(r"\d+(\.\d+)? ?(s|ms|dB|MiB)\b|in \d[\d.,]*")
-# Lines that are not verdicts: process events, compiler progress, and ONNX Runtime's own lines.
+# Lines that are not verdicts: process events, progress of the compiler and of slow calls, and ONNX Runtime's own
+# lines.
 _NO_VERDICT = re.compile(
     r"is being (?:compiled|rewritten)|waiting for another|host generation|at its first call|:onnxruntime:"
+    r"|takes longer than"
 )
 
 
