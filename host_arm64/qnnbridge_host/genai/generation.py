@@ -107,6 +107,8 @@ class Generation:
         self._is_ahead = False
         # The native generator while it processes a prompt.
         self._prefilling: Object | None = None
+        # Whether the native generator has the logits of the next token, so that it need not run the model.
+        self._has_logits = False
         self.tokens: list[int] = []
         self.base = 0
         self.done = False
@@ -245,6 +247,7 @@ class Generation:
                         self._call(
                             "OgaGenerator_AppendTokens", token_array([*last, *tokens]), len(last) + len(tokens)
                         )
+                        self._has_logits = True
                 self._seen, self._is_ahead = self._count(), False
                 appended = True
             except GenerationError:
@@ -259,8 +262,7 @@ class Generation:
 
     def _one(self, stop: StopSignal) -> list[int]:
         self._ready(stop)
-        with self._model.turns:
-            self._call("OgaGenerator_GenerateNextToken")
+        self._generate_next()
         new = self._new_tokens()
         self.tokens += new
         if self._is_done():
@@ -307,6 +309,7 @@ class Generation:
                 # `interrupt` has no effect before `_prefilling` is set, so an earlier stop is checked here.
                 if not stop.stopped:
                     self._call("OgaGenerator_AppendTokens", token_array(self.tokens[:given]), given)
+            self._has_logits = True
             self._seen, self._is_ahead = self._count(), False
             self._force(self.tokens[given:], stop)
         except BaseException as error:
@@ -417,9 +420,19 @@ class Generation:
                 made = make_tensor(self._model.library, forced)
                 self._call("OgaGenerator_SetLogits", made.handle)
                 self._call("OgaGenerator_GenerateNextToken")
+                self._has_logits = False
                 flat[token] = _FORBIDDEN
             self._new_tokens()
         self.repairs.forced += len(tokens)
+
+    def _generate_next(self) -> None:
+        """Generate a token in the native generator. Take a turn of the device if the model must run for it."""
+        # A prompt leaves the logits of the next token, so its first token need not wait for the prompts of other
+        # generations. Guidance may run the model in any case, for tokens that it appends.
+        without_device = self._has_logits and self._settings.guidance is None
+        self._has_logits = False
+        with contextlib.nullcontext() if without_device else self._model.turns:
+            self._call("OgaGenerator_GenerateNextToken")
 
     @property
     def _handle(self) -> Any:

@@ -87,51 +87,69 @@ _QNN = "QNNExecutionProvider"
 
 
 class Turns:
-    """Fair lock of a device, with which generations take turns, token by token.
+    """Lock of a device, with which generations take turns, token by token.
 
-    A context manager around one native step. Threads get the lock in the order of their requests.
+    A context manager around one native step. A waiting prompt comes before waiting tokens, except that each token
+    that waits when a prompt ends is generated before the next prompt. So an answer that is being generated never
+    waits for two prompts in a row, and a prompt waits for at most one token of each answer and for earlier prompts.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy = False
-        self._waiting: collections.deque[threading.Lock] = collections.deque()
-        self._prompts = 0
+        # Threads that wait. Each has its own locked lock, because a `threading.Lock` wakes waiters in undefined order.
+        self._tokens: collections.deque[threading.Lock] = collections.deque()
+        self._prompts: collections.deque[threading.Lock] = collections.deque()
+        # Number of waiting tokens that are generated before the next prompt.
+        self._tokens_first = 0
+        self._open_prompts = 0
 
     @property
     def has_prompt(self) -> bool:
         """Whether a prompt is being processed or waiting, so that the next turn may come late."""
-        return self._prompts > 0
+        return self._open_prompts > 0
 
     @contextlib.contextmanager
     def prompt(self) -> Iterator[None]:
         """Take a turn for processing a prompt, which may take long."""
         with self._lock:
-            self._prompts += 1
+            self._open_prompts += 1
         try:
-            with self:
+            self._take(self._prompts)
+            try:
                 yield
+            finally:
+                with self._lock:
+                    self._tokens_first = len(self._tokens)
+                self._hand_over()
         finally:
             with self._lock:
-                self._prompts -= 1
+                self._open_prompts -= 1
 
     def __enter__(self) -> None:
+        self._take(self._tokens)
+
+    def __exit__(self, *_: object) -> None:
+        self._hand_over()
+
+    def _take(self, queue: collections.deque[threading.Lock]) -> None:
         with self._lock:
             if not self._busy:
                 self._busy = True
                 return
-            # Each waiting thread has its own locked lock, because a `threading.Lock` wakes waiters in undefined
-            # order.
             mine = threading.Lock()
             mine.acquire()
-            self._waiting.append(mine)
+            queue.append(mine)
         mine.acquire()
 
-    def __exit__(self, *_: object) -> None:
+    def _hand_over(self) -> None:
         with self._lock:
-            if self._waiting:
-                # `_busy` stays set, so that new threads queue up behind the waiting ones.
-                self._waiting.popleft().release()
+            # `_busy` stays set while threads wait, so that new threads queue up behind the waiting ones.
+            if self._tokens and (self._tokens_first or not self._prompts):
+                self._tokens_first = max(0, self._tokens_first - 1)
+                self._tokens.popleft().release()
+            elif self._prompts:
+                self._prompts.popleft().release()
             else:
                 self._busy = False
 

@@ -84,6 +84,7 @@ class BatchGeneration(Generation):
             self._native = self._make(0, again=False)
         with self._model.turns.prompt():
             self._call("OgaGenerator_AppendTokens", token_array(tokens), len(tokens))
+        self._has_logits = True
         self.done = self._is_done()
 
     def generate(self, count: int, stop: StopSignal, emit: Callable[[list[int]], None] | None) -> list[Any]:
@@ -130,8 +131,7 @@ class BatchGeneration(Generation):
             super()._ready(stop)
 
     def _one(self, stop: StopSignal) -> list[int]:
-        with self._model.turns:
-            self._call("OgaGenerator_GenerateNextToken")
+        self._generate_next()
         self.done = self._is_done()
         return self._with_pads(self._model.library.ints("OgaGenerator_GetNextTokens", self._handle))
 
