@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from tests import needs
 
 # Folders whose tests spend half of their time waiting for deadlines and for the end of processes.
 WAITING = ("tests/daemon/", "tests/fault/")
+# Folders and markers of the tests that `scripts/test` runs: tests of these folders without these markers.
+QUICK = ("tests/unit/", "tests/doctor/", "tests/fuzz/")
+NOT_QUICK = ("process", "simulator")
 
 
 class RunOfAllTests:
@@ -22,7 +26,8 @@ class RunOfAllTests:
     by the others. In a fresh clone, workers with the same order would compile every file three times, 18 s of
     processor time each. All workers run the files in the same order, in which waiting tests are spread among
     computing ones: consecutive waiting tests would leave a third of two cores idle. Waiting files end before the
-    last ones, since a long waiting file at the end would run alone.
+    last ones, since a long waiting file at the end would run alone. With QNNBRIDGE_TEST_QUICK_PASSED=1 the tests of
+    `scripts/test` are left out, because they have passed before.
     """
 
     def __init__(self, config: pytest.Config) -> None:
@@ -34,6 +39,8 @@ class RunOfAllTests:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if os.environ.get("QNNBRIDGE_TEST_QUICK_PASSED") == "1":
+            items[:] = [item for item in items if not _is_quick(item)]
         files = sorted({_file(item) for item in items})
         place: dict[str, float] = {}
         for waits, share in ((True, 0.9), (False, 1.0)):
@@ -44,6 +51,10 @@ class RunOfAllTests:
 
 def _file(item: pytest.Item) -> str:
     return item.nodeid.partition("::")[0]
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    return _file(item).startswith(QUICK) and not any(map(item.get_closest_marker, NOT_QUICK))
 
 
 def _size(folder: Path) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests import needs
-from tests.scheduling import ByFileOrLab, RunOfAllTests
+from tests.scheduling import NOT_QUICK, QUICK, ByFileOrLab, RunOfAllTests
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,7 +115,10 @@ def test_a_real_run_finishes_and_names_the_test_that_crashed_its_worker(tmp_path
     assert ended.returncode == 1
 
 
-def test_each_worker_starts_with_other_folders_and_covers_all_of_them(tmp_path: Path) -> None:
+def test_each_worker_starts_with_other_folders_and_covers_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QNNBRIDGE_TEST_QUICK_PASSED", raising=False)
     for name in ("a", "b", "c", "data"):
         (tmp_path / "tests" / name).mkdir(parents=True)
         (tmp_path / "tests" / name / ("test_x.py" if name != "data" else "x.py")).touch()
@@ -160,3 +163,31 @@ def test_collecting_a_test_file_does_not_import_optional_packages(
     assert "a_slow_package" not in sys.modules
     assert later.value == 1
     del sys.modules["a_slow_package"]
+
+
+def test_a_run_after_the_quick_tests_leaves_out_these_tests_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    (tmp_path / "tests" / "unit" / "test_a.py").touch()
+    run = RunOfAllTests(
+        SimpleNamespace(args=["tests"], rootpath=tmp_path, workerinput={"workerid": "gw0"})  # type: ignore[arg-type]
+    )
+
+    def test(name: str, *markers: str) -> Any:
+        return SimpleNamespace(nodeid=f"tests/{name}", get_closest_marker=lambda one: one in markers or None)
+
+    tests = [
+        test("unit/test_a.py::test_plain"),
+        test("unit/test_a.py::test_with_a_process", "process"),
+        test("fuzz/test_b.py::test_with_qnn", "simulator", "timeout"),
+        test("fuzz/test_b.py::test_plain", "timeout"),
+        test("contract/test_c.py::test_plain"),
+    ]
+    monkeypatch.setenv("QNNBRIDGE_TEST_QUICK_PASSED", "1")
+    left = list(tests)
+    run.pytest_collection_modifyitems(left)
+    assert sorted(one.nodeid for one in left) == sorted(tests[n].nodeid for n in (1, 2, 4))
+    command = (ROOT / "scripts" / "test").read_text()
+    assert f"pytest {' '.join(folder.rstrip('/') for folder in QUICK)} " in command
+    assert f'-m "{" and ".join(f"not {one}" for one in NOT_QUICK)}"' in command
