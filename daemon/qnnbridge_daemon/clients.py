@@ -1,5 +1,5 @@
-"""One client of the daemon: its two pipes, its connection, which is served like that of a host, and everything that
-is released with it.
+"""One client of the daemon: its two pipes, its connection, which is served like the connection of a host, and
+everything that is released with it.
 
 `serve` runs in the thread that calls it; `ClientTransport` starts the server's other threads. Invariant: when any
 thread notices that the client is gone, the client's calls are withdrawn and its sessions released at once, and

@@ -109,7 +109,7 @@ class Slabs:
         with self._lock:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
-            raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
+            raise InvalidArgument(f"Slab {number} cannot be attached: it is attached already, or too many are.")
         # Map without the lock, because mapping large memory takes time. The number is checked again below.
         slab = self._map(where, size, host_writes)
         with self._lock:
@@ -125,12 +125,12 @@ class Slabs:
         return AttachedSlab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
 
     def release(self, number: int, *, asked: int) -> None:
-        """Forget a slab; an unknown one is not an error."""
+        """Remove a slab from the table. An unknown slab is not an error."""
         with self._lock:
             if self._slabs.pop(number, None) is None:
                 self._released_at[number] = asked
                 if len(self._released_at) > MAX_SLABS:
-                    # Drop the oldest: a client that only sends releases must not fill the memory.
+                    # Drop the oldest record: a client that only sends releases must not fill the memory.
                     del self._released_at[next(iter(self._released_at))]
 
     def get(self, number: int) -> AttachedSlab:

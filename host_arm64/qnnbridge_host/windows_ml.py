@@ -98,7 +98,7 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
                 f"Windows reports {entry.words} as ready, but its library is missing.",
                 cause=f"According to the catalogue it is {entry.library!r}."
                 if entry.library
-                else "The catalogue contains no library for it.",
+                else "The catalogue does not contain the path of the library.",
                 fix="Restart Windows, or repair the package in Settings > Apps; meanwhile use engine='wheel' "
                 "(onnxruntime-qnn).",
                 details={"engine": "windowsml", "library": entry.library},
@@ -137,7 +137,8 @@ def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
             "The catalogue of Windows has no provider for QNN.",
             cause=f"It has {others}."
             if others
-            else "It is empty: Windows offers what fits the chip and its driver.",
+            else "The catalogue is empty: Windows offers only providers for the chip and the driver of this "
+            "computer.",
             fix="Update Windows and the NPU driver (Windows Update), or use engine='wheel' (onnxruntime-qnn).",
             details={"engine": "windowsml", "found": [entry.name for _, entry in entries[:_SHOWN]]},
         )

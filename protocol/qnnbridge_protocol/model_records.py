@@ -63,8 +63,7 @@ class CacheStatus(Shown, Record):
 
     Attributes:
         state: "hit": loaded a compiled model from the cache; "miss": compiled into the cache, then loaded from
-            there;
-            "off": created from the model itself.
+            there; "off": created from the model itself.
         reason: reason for the state.
         key: key of the cache entry.
         compile_seconds: duration of the compilation, which may have been earlier.
@@ -200,8 +199,7 @@ class NumbersReport(Shown, Record):
 
     Attributes:
         state: "agrees"; "differs"; "unknown": impossible to decide, see `reason`; "pending": not known yet; "off":
-            not
-            requested.
+            not requested.
         outputs: results of each output, the worst first.
         inputs: description of the compared inputs.
         when: time of the comparison in seconds since 1970.
@@ -342,7 +340,7 @@ class ModelDescription(Record):
 # --- compiling -------------------------------------------------------------------------------------------
 
 
-# Start of the remark about an output for which these inputs prove nothing.
+# Start of the remark about an output for which the tried inputs prove nothing.
 NOT_SHOWN: Final = "not shown by these inputs"
 
 

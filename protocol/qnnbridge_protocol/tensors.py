@@ -27,8 +27,7 @@ class Typed:
 
     Attributes:
         data: ``uint16`` for bfloat16 and ``uint8`` for float8, in the tensor's shape; ``uint8`` of one dimension
-            for
-            types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
+            for types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
         element_type: element type, which numpy does not have. Tensors of all other types are plain arrays.
         shape: shape of the tensor, in elements.
     """

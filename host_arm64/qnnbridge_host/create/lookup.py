@@ -63,7 +63,7 @@ _EDGES: Final = "offload_graph_io_quantization"
 
 # Raise these errors: without the cache the session would fail in the same way, or after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
-# A reset of the NPU says nothing about the entry.
+# These errors report a reset of the NPU, which an entry does not cause.
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 

@@ -160,7 +160,7 @@ _Jobs = tuple[CompilerInput, ...]
 def _compiled(
     task: CompileTask, jobs: _Jobs, folder: str
 ) -> tuple[Sequence[CompiledFiles], _Jobs, tuple[str, ...]]:
-    """Compile with those of ONNX Runtime's optimizers disabled that change the model's results or break it.
+    """Compile. Disable ONNX Runtime's optimizers that change the model's results or make the model invalid.
 
     Returns:
         The results, the jobs as they were compiled, and a note for each job.

@@ -252,7 +252,8 @@ class SessionMaker:
     def _parted(
         self, plain: Creation, choice: ModelChoice, found: Parting, copy: MadeSession | BridgeError
     ) -> MadeSession | BridgeError:
-        """Return the session of the copy with separated gates, or one of the model if that does not help.
+        """Return the session of the copy with separated gates, or a session of the model if the separation does not
+        help.
 
         In the second case a note prevents later sessions from trying again. copy: the session of the copy, or the
         error of creating it.
@@ -325,8 +326,8 @@ class SessionMaker:
         return creation._replace(spec=choice.applied(creation.spec))
 
     def _with_optimizers(self, creation: Creation) -> MadeSession:
-        """Create the session with those of ONNX Runtime's optimizers disabled that change the model's results or
-        break it."""
+        """Create the session. Disable ONNX Runtime's optimizers that change the model's results or make the model
+        invalid."""
         from qnnbridge_protocol.model_records import Notice
 
         _leave_native_code(creation)
@@ -420,7 +421,7 @@ class SessionMaker:
             try:
                 session, loaded = self._native(creation, loadable)
             except BridgeError as error:
-                creation.order.stop.check()  # a withdrawn request says nothing about the entry
+                creation.order.stop.check()  # a withdrawn request does not mean that the entry is faulty
                 if not cache.load_failed(loadable, error):
                     raise
             else:

@@ -68,8 +68,8 @@ class ModelTokenizer:
             raise GenerationError(
                 "The chat template cannot be applied to the messages.",
                 cause=error.message,
-                fix="Give a JSON list of maps with role and content, with roles that the template knows, "
-                "or another template_str.",
+                fix="Give a JSON list of maps with role and content, use only roles that the template supports, or "
+                "give another template_str.",
                 details=error.details,
             ) from None
 
@@ -136,7 +136,7 @@ class AnswerTexts:
         self.tokenizer = tokenizer
         self.start = start
         self._stream: TokenStream | None = None
-        # Length and number of cuts of the history when the stream decoded last.
+        # Length of the history, and number of its cuts, when the stream decoded last.
         self._place = (0, 0)
 
     def decode(self, history: Sequence[int], tokens: Sequence[int], *, done: bool, cuts: int) -> list[str]:

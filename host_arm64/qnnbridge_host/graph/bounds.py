@@ -89,7 +89,7 @@ def _check_tensor(tensor: Any, name: str = "") -> None:
         raise InvalidGraph(
             f"The tensor {tensor.name or name} of the model has {'fewer' if there < promised else 'more'} bytes "
             "than its shape requires.",
-            cause=f"Its shape {list(tensor.dims)} takes {promised:,} bytes; {there:,} are there.",
+            cause=f"Its shape {list(tensor.dims)} requires {promised:,} bytes; the tensor has {there:,}.",
             fix="The file is damaged: export the model again.",
         )
 

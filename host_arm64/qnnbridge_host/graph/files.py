@@ -28,7 +28,7 @@ DATA_SUFFIX = ".data"
 # Protobuf refuses messages of 2 GiB; a margin is reserved for everything that is not weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# These errors are always about the result, because the block writes nothing else.
+# Errors of a failed write. They always concern the result, because a command writes nothing else at that time.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 

@@ -166,7 +166,7 @@ def forget_inferred(graph: Any) -> list[Any]:
     """Remove declared shapes of inner tensors and outputs that may belong to other sizes. Without them readers
     infer the shapes.
 
-    The result are the outputs that had a free axis.
+    Return the outputs that had a free axis.
     """
     del graph.value_info[:]
     free = []

@@ -31,7 +31,7 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import ContextUnusable
 from qnnbridge_protocol.specs import QNN, ProviderSpec
 
-# A version component after the second with more than six digits is a build stamp and not part of the version.
+# A third component with more than six digits is a build stamp and not part of the version.
 _NUMBERS: Final = re.compile(r"v?(\d{1,4})\.(\d{1,6})(?:\.(\d{1,6})(?!\d))?")
 
 
@@ -526,11 +526,14 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
             f"{was.words}; this host has {host.words}", "QNN cannot read a context binary of a newer SDK.", fix
         )
     if its > ours:
-        return Verdict(RECOMPILE, f"{was.words} ({was.sdk}); this host has a slightly older one ({host.qnn_sdk})")
+        return Verdict(RECOMPILE, f"{was.words} ({was.sdk}); this host has a slightly older QNN ({host.qnn_sdk})")
     if its[:2] < ours[:2]:
         return Verdict(
             OK,
-            notes=(f"Compiled with older QNN ({short_sdk(was.sdk)}) than the host's ({short_sdk(host.qnn_sdk)}).",),
+            notes=(
+                f"Compiled with an older QNN ({short_sdk(was.sdk)}) than the QNN of this host "
+                f"({short_sdk(host.qnn_sdk)}).",
+            ),
         )
     return None
 
@@ -553,8 +556,8 @@ def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int)
     if its > ours or (its < _NEW_ARCH) != (ours < _NEW_ARCH):
         return cannot_run(
             f"{was.words}; this host has {host.words}",
-            "A context binary runs on the Hexagon architecture that it was made for or on a newer one, and V69 and "
-            "older do not mix with V73 and newer.",
+            "A context binary runs only on its own Hexagon architecture or on a newer architecture. Binaries for "
+            "V69 and older do not run on V73 and newer.",
             fix,
         )
     if its < ours:

@@ -300,7 +300,7 @@ class _Reference(NamedTuple):
 
 
 class _Body:
-    """Contents of a graph or function. Only a function has inputs, outputs, and defaults of attributes here."""
+    """Contents of a graph or function. Inputs, outputs and defaults of attributes are stored for functions only."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeEntry] = []

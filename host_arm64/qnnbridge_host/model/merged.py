@@ -154,7 +154,7 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
 
 # Operators that only change the shape. QNN has one operator for all of them, and ONNX Runtime removes an Identity.
 _RESHAPES: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
-# In front of these operators the merged graph can be finalized, and its results are wrong.
+# If one of these operators follows, the merged graph can be finalized, but its results are wrong.
 _MERGED_BEHIND: Final = frozenset(("Relu", "Sigmoid", "Tanh"))
 # With five dimensions all measured results were right.
 _MOST_MERGED: Final = 4
@@ -285,7 +285,7 @@ def _does_nothing(node: GraphNode) -> bool:
     return any(one.constant and one.values == (number,) for one in node.given[first:])
 
 
-# ONNX Runtime puts a Transpose before and after these, because QNN computes them in another layout.
+# ONNX Runtime puts a Transpose before and after these operators, because QNN computes them in another layout.
 _LAYOUT_NAMES: Final = """
 AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
 GlobalMaxPool GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample
@@ -347,7 +347,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
 
     QNN computes 64-bit integers in 32 bits, and the provider does not treat such an output as a 64-bit one.
     """
-    # An output with five dimensions also ends the process with a Flatten in front of it.
+    # For an output with five dimensions the rewrite, a Flatten before the output, does not prevent the crash.
     if graph.readers(node.made[0].name) or len(sizes_of(node.made[0])) > _MOST_CURED:
         return False
     # ONNX Runtime moves a Transpose past these operators.
@@ -376,7 +376,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
     )
 
 
-# With five dimensions QNN supports these operators for int64, computed in 32 bits; it refuses Transpose and Tile.
+# Operators that QNN supports for int64 with five dimensions, computed in 32 bits. QNN refuses Transpose and Tile.
 WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
     **dict.fromkeys(("Abs", "Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"), (0,)),
     **dict.fromkeys(("Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Unsqueeze"), (0,)),

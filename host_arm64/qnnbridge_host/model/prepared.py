@@ -382,11 +382,11 @@ def _check_files(prepared: FolderManifest, name: str, hash_of: Hash) -> None:
         except OSError as error:
             raise _unusable(prepared.folder, f"{record.name} cannot be read ({error.strerror or error})") from None
         if found is None:
-            why = f"{record.name} has {size} bytes, and had {record.size} when it was prepared"
+            why = f"{record.name} has {size} bytes, but had {record.size} bytes when the folder was prepared"
             raise _unusable(prepared.folder, why)
         if found != record.sha256:
             evidence = (f"sha256 {found}", f"in {PREPARED_MANIFEST} {record.sha256}")
-            why = f"{record.name} has other contents than when it was prepared"
+            why = f"the contents of {record.name} have changed since the folder was prepared"
             raise _unusable(prepared.folder, why, evidence)
 
 
@@ -413,7 +413,7 @@ def _original(prepared: FolderManifest, model: str, why: str, hash_of: Callable[
     if not model:
         raise _unusable(
             prepared.folder,
-            f"it does not contain or name the model before compilation ({why})",
+            f"it contains neither the model before compilation nor its path ({why})",
             fix="Prepare the model again with this version of qnnbridge, or open the original model.",
         )
     _check_files(prepared, model, hash_of)

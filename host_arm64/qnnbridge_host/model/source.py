@@ -309,7 +309,7 @@ class ModelSource(NamedTuple):
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is not a regular file")
-            # The file changed between scan and hash, so the scan describes other contents.
+            # The file changed between scan and hash, so the scan does not describe the hashed contents.
             if before is None or not before.same(model.stamp):
                 scan = _scan_file(path)
         except (OSError, ValueError) as error:

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 # Range of the number of rows: fewer rows may be sorted by chance; more rows are not detections.
 _FEWEST: Final = 4
 _MOST: Final = 2048
-# An output with more columns is a map without a column of scores.
+# Maximum number of columns of a table with scores. An output with more columns is a map.
 _MOST_COLUMNS: Final = 256
 # Limit on the columns of a detection list; columns of a box.
 _MOST_LIST: Final = 8

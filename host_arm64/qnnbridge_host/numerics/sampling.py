@@ -267,7 +267,7 @@ _SAMPLE_RATE: Final = 16000
 _WIDE_BYTES: Final = 4
 # Magnitude of the ordinary inputs; normally distributed values exceed it slightly.
 _REACH: Final = 6.0
-# Axes that are shorter get no pattern.
+# Minimum length of an axis for a pattern.
 _LEAST_AXIS: Final = 8
 # Operators that keep the values of a token, a mask or an image, and only change type or shape.
 _THROUGH: Final = frozenset(

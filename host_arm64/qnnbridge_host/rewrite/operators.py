@@ -358,7 +358,7 @@ def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
 
 
 def _both(node: Any) -> tuple[tuple[str, str], ...]:
-    """Return the two inputs in both orders."""
+    """Return the pair of inputs, and the pair in reverse order."""
     left, right = node.input[0], node.input[1]
     return (left, right), (right, left)
 

@@ -48,7 +48,7 @@ def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any
     if exponent == 0:
         return _limit_base(editor, node)
     rank = editor.rank(node.input[0])
-    # QNN's first power of a negative zero is wrong, too.
+    # QNN also computes the first power of a negative zero wrong.
     if exponent == 1 and value is not None and not value.ndim:
         return [editor.make("Identity", [node.input[0]], node, node.output[0])]
     if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
@@ -76,7 +76,7 @@ def _limit_base(editor: Editor, node: Any) -> list[Any] | None:
     if not _may_limit(editor, node.input[0]):
         return None
     chain = NodeChain(editor, node)
-    # Any base gives 1; of zero QNN's zeroth power is 0.
+    # The zeroth power of any base is 1, but QNN returns 0 for a base of 0.
     node.input[0] = chain("Max", chain.x, chain.constant(1.0))
     return [*chain.made, node]
 

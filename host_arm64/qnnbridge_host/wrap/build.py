@@ -35,7 +35,7 @@ _OPSET: Final = 21
 _RANGES: Final = {
     "INT8": (-(2**7), 2**7 - 1),
     "INT16": (-(2**15), 2**15 - 1),
-    "INT32": (0, 0),  # DequantizeLinear supports no other zero point
+    "INT32": (0, 0),  # DequantizeLinear requires the zero point 0
     "UINT8": (0, 2**8 - 1),
     "UINT16": (0, 2**16 - 1),
 }
@@ -198,7 +198,7 @@ class _Builder:
             # QNN takes nodes with this source.
             "source": QNN,
             "partition_name": graph.name,
-            # QNN does not check these two attributes when it loads the node; max_size is for spill areas.
+            # QNN does not check ep_sdk_version and max_size when it loads the node; max_size is for spill areas.
             "ep_sdk_version": self._binary.described.build,
             "max_size": 0,
         }
