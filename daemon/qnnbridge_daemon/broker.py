@@ -83,8 +83,8 @@ class Broker:
         self.drain_s = DRAIN_S
         self.clients_served = 0
         self._numbers = itertools.count(1)
-        # Lock of the table of clients. The lock of the fair share may be acquired while this lock is held, never
-        # the reverse.
+        # Lock of the table of clients. A thread that needs this lock and the lock of the fair share acquires this
+        # lock first.
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
@@ -169,8 +169,8 @@ class Broker:
         After an upgrade of qnnbridge the daemon of the previous release may still run, and can exchange only HELLO
         with clients of the new release.
         """
-        # Only an older daemon ends for a newer client, never the reverse: otherwise two versions would end each
-        # other in turn.
+        # An older daemon ends for a newer client, but a newer daemon does not end for an older client: otherwise
+        # two versions would end each other in turn.
         older = error.details.get("older") == DAEMON_FEATURE
         # A daemon that serves a client does not end; the requesting client gets `VersionMismatch`, which contains
         # both versions.

@@ -343,7 +343,7 @@ class HostChannel:
         self._writer = ByteWriter(blocking_write(self._out_fd))
         self.result = ShortAnswer(ChannelKind.RESULT)
         self._pong = ShortAnswer(ChannelKind.PONG)
-        # Number of call objects. Those that are not spare are in use by a thread.
+        # Number of call objects. Each object is either spare or in use by a thread.
         self._made = 0
         # True once the client has closed the channel. The host then writes nothing to it.
         self.ended = False
@@ -404,7 +404,7 @@ class HostChannel:
                 # A call of a known plan is recognised by comparing its bytes, which is faster than parsing them.
                 plan = plans.get(words[PLAN_AT])
                 if plan is not None and number and head.startswith(_CALL) and head.endswith(_NO_TAIL):
-                    # Reuse an object: a repeated call creates none.
+                    # Reuse an object, so that a repeated call creates no object.
                     call = spare.pop() if spare else self._new_call()
                     call.renew(number, plan)
                     accept(call, plan.lane)
@@ -454,7 +454,7 @@ class HostChannel:
                 if type(plan_number) is not int or not 0 < plan_number < 2**32:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
-                    raise InvalidArgument(f"Plan {plan_number} exists already, or there are too many.")
+                    raise InvalidArgument(f"Plan {plan_number} exists already, or there are too many plans.")
                 self._plans[plan_number] = plan = make_plan(header, self._sink.find, self._owner.slabs)
                 for slab in plan.slabs:
                     # Check this after the plan was added, so that a concurrent release finds the plan.
@@ -588,11 +588,12 @@ class OpenChannels:
             self._open.discard(channel)
 
     def close(self) -> None:
-        """Accept no more calls and answer none: the client is gone, or its connection is broken.
+        """Stop accepting and answering calls: the client is gone, or its connection is broken.
 
         A channel ends when its client closes it, or with its next call.
         """
-        # Channels check this before each read; those that wait in a read end when their client closes the pipe.
+        # A channel checks this flag before each read; a channel that waits in a read ends when its client closes
+        # the pipe.
         self.closed = True
         with self._lock:
             channels = list(self._open)

@@ -192,7 +192,7 @@ def _make_ready(provider: Any, entry: CatalogueEntry, timeout_s: float, on_progr
         while not done.wait(0.1):
             if time.monotonic() - moved[0] > timeout_s:
                 raise DeadlineExceeded(
-                    f"Windows reports no progress for {timeout_s:g} s while it makes {entry.words} ready.",
+                    f"Windows reports no progress for {timeout_s:g} s while it prepares {entry.words}.",
                     cause="The download has stopped." if entry.state == NOT_PRESENT else None,
                     fix="Check Settings > Windows Update, and try again.",
                 )

@@ -114,7 +114,7 @@ class BridgeError(Exception):
         return self.shown()
 
     def shown(self) -> str:
-        """Return the text for a terminal or a log. Names in the text are escaped, so that none looks like a line
+        """Return the text for a terminal or a log. Names in the text are escaped, so that no name looks like a line
         of the report."""
         lines = [quoted(self.message)]
         if self.cause:

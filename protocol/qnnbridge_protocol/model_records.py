@@ -232,8 +232,8 @@ class NumbersReport(Shown, Record):
         """Combine the result of this comparison with the report on all earlier comparisons.
 
         A difference remains, unless only generated inputs had shown it and a real call agrees. If all comparisons
-        agree, the result contains the worst values. Counts are the larger of both counts; time and duration are
-        those of this comparison.
+        agree, the result contains the worst values. Counts are the larger of both counts; time and duration come
+        from this comparison.
         """
         shown = self
         if earlier.state == "differs" and self.state != "differs":

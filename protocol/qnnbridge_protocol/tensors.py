@@ -78,7 +78,7 @@ class Typed:
         if element is None or layout is None or layout.named:
             raise errors.InvalidArgument(f"{array.dtype} of ml_dtypes is not an ONNX type.")
         raw = np.asarray(array, order="C").view(layout.storage)
-        # ml_dtypes stores each int4 in a separate byte, ONNX stores two in one.
+        # ml_dtypes stores each int4 in a separate byte, ONNX stores two int4 in one byte.
         return cls(pack(raw, layout.bits) if layout.packed else raw, element, array.shape)
 
     def numpy(self) -> Array:

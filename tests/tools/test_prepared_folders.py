@@ -291,7 +291,7 @@ def test_given_sizes_choose_the_bucket(bucketed: Path, host: qnnbridge.Host) -> 
             assert session.run(None, {"x": X[:size]})[0].shape == (size, 3)
             session.set_providers([CPU])
             assert session.placement.variant.startswith(f"models/m_batch{size}.onnx: ")
-    with pytest.raises(OptionError, match="the session chooses none") as refusal:
+    with pytest.raises(OptionError, match="the session does not choose a size") as refusal:
         qnnbridge.InferenceSession(bucketed, host=host)
     assert "Prepared: batch=1; batch=2. Given: none." in str(refusal.value)
     assert "Given: batch=3" in str(command("run", bucketed, "--random", "--dim", "batch=3").output)

@@ -126,8 +126,8 @@ class SessionCache:
     # --- before the model to load is chosen ---
 
     def parting_needed(self, host: HostInfo) -> parting.Parting | None:
-        """Return why the model's gates must be separated; ``None`` unless the stored verdict on its outputs is
-        "differs"."""
+        """Return why the model's gates (Sigmoid, Tanh) must be separated from other operators; ``None`` unless the
+        stored verdict on its outputs is "differs"."""
         if not self._settings.in_use:
             return None
         with contextlib.suppress(OSError):  # `find` fails in the same way and reports the error
@@ -525,7 +525,8 @@ def _described(
         # Use a new id for each compilation, so that a fault of this entry is not blamed on a later entry of the
         # same key.
         id=secrets.token_hex(16),
-        # Include all files: the two that QNN writes, and those that ONNX Runtime may add for nodes on the CPU.
+        # Include all files: the two files that QNN writes, and files that ONNX Runtime may add for nodes on the
+        # CPU.
         files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),
         label=source.label,
         fingerprint=source.fingerprint,

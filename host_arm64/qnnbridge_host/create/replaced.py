@@ -10,7 +10,7 @@ the session's folder for context binaries.
 
 Context binaries from a function of the application: QNN reads files only, so they are written to a temporary folder
 together with a copy of the model. The folder exists while the session is open. The next host that needs such a
-folder removes those of crashed hosts.
+folder removes the folders of crashed hosts.
 
 Any thread.
 """
@@ -213,7 +213,7 @@ def _rewritten(
 #     v1/wrapped/KEY/model.onnx, fixed.json
 #
 # A copy is created under the lock of its key, is complete or absent, and is used only if it has the recorded
-# fingerprint. When the copies have more than a quarter of the cache's size, the least recently used ones are
+# fingerprint. When the copies have more than a quarter of the cache's size, the least recently used copies are
 # removed.
 
 

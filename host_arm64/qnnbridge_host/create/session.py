@@ -17,7 +17,8 @@ crash. The model to load is chosen in this order:
 Before each native step `request.blame` is set to what a crash is attributed to: the entry if one is loaded, else
 the model. It must be set before `enter`, because a crashed process cannot report it.
 
-Invariant: the fingerprint is that of the bytes from which the session was created. Files are stamped before and
+Invariant: the fingerprint is computed from the bytes from which the session was created. Files are stamped before
+    and
 after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
 `DeadlineExceeded` are raised unchanged, because they do not mean that an entry or a copy is bad. Any thread.
 """
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 # Maximum number of entries that are tried for one session. After the second failure the model is no longer cached.
 MAX_ENTRIES: Final = 3
 # Maximum number of loads of a model whose files are touched during a load and may have changed. A touch alone is no
-# proof of a change: creating a hard link touches a file, and compilations and tools do so.
+# proof of a change: creating a hard link touches a file, and compilations and tools create hard links.
 ATTEMPTS: Final = 4
 
 
@@ -252,8 +253,8 @@ class SessionMaker:
     def _parted(
         self, plain: Creation, choice: ModelChoice, found: Parting, copy: MadeSession | BridgeError
     ) -> MadeSession | BridgeError:
-        """Return the session of the copy with separated gates, or a session of the model if the separation does not
-        help.
+        """Return the session of the copy with separated gates (Sigmoid, Tanh), or a session of the model if the
+        separation does not help.
 
         In the second case a note prevents later sessions from trying again. copy: the session of the copy, or the
         error of creating it.

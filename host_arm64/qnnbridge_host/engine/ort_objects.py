@@ -340,8 +340,8 @@ COMPONENT_CONTEXT = ObjectKind("ModelPackageComponentContext", None, {})
 
 # --- functions of ONNX Runtime's build and its quantization ----------------------------------------------
 #
-# These functions take and return arrays, or list operators and kernels. They keep no state. Only functions of the
-# two tables can be called.
+# These functions take and return arrays, or list operators and kernels. They do not store state. Only functions of
+# the two tables can be called.
 
 # Functions that write into their arguments.
 QUANTIZERS = frozenset(

@@ -181,7 +181,7 @@ BACKEND_LIBRARIES: Mapping[str, str] = {
 
 # --- ONNX Runtime's configuration keys -------------------------------------------------------------------
 #
-# ONNX Runtime stores any key and does not report unknown ones. Its releases add keys, so an unknown key is passed
+# ONNX Runtime stores any key and does not report unknown keys. Its releases add keys, so an unknown key is passed
 # on, unless it differs from a known key by at most two keystrokes.
 
 # If this environment variable is 1 in the host, option names are not checked (values still are).

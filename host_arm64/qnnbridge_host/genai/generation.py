@@ -154,7 +154,7 @@ class Generation:
             self.base = min(self.base, length)
             self._is_ahead, self.done = True, False
             # A native generator with pads, without a shared cache or without tokens cannot be rewound: drop it. The
-            # next call creates another one.
+            # next call creates another native generator.
             if not self._appends or not self._shares or not length:
                 self._native = None
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from qnnbridge_protocol.errors import PromptRefused
 
-# onnxruntime-genai 0.18 has the same limits; older releases have none.
+# onnxruntime-genai 0.18 has the same limits; older releases have no limits.
 MOST_PIXELS: Final = 100_000_000
 LONGEST_SIDE: Final = 16_384
 # A progressive JPEG has about ten scans. Each scan can take as long as the whole picture.

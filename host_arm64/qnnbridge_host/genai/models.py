@@ -130,7 +130,7 @@ class Turns:
     def __exit__(self, *_: object) -> None:
         with self._lock:
             if self._waiting:
-                # `_busy` stays set, so that new threads queue up behind the waiting ones.
+                # `_busy` stays set, so that new threads queue up behind the waiting threads.
                 self._waiting.popleft().release()
             else:
                 self._busy = False

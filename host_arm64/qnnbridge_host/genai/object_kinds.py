@@ -98,7 +98,7 @@ class BatchGeneration(Generation):
         # genai does not check the index, and would read memory outside of the sequences.
         count = self.rows * max(1, int(self._option("num_return_sequences", 1)))
         if not 0 <= index < count:
-            raise OptionError(f"There is no sequence {index}: the generator has {count}, counted from 0.")
+            raise OptionError(f"There is no sequence {index}: the generator has {count} sequences, counted from 0.")
         if self._native is None:
             return []
         native, handle = self._model.library, self._native.handle
@@ -272,7 +272,7 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     """Run the parts of a step that the request contains: restore, align, append, generate."""
     arguments = call.arguments
     stop = call.request.stopper = StopSignal()
-    # A cancel that arrived before `stopper` was set had no effect.
+    # Check again, because a cancel that arrived before `stopper` was set had no effect.
     if call.request.withdrawn:
         raise Cancelled("The call was cancelled.")
     call.enter("running")

@@ -28,7 +28,7 @@ class ModelTokenizer:
         self._native.call("OgaUpdateTokenizerOptions", self._object.handle, keys, values, len(options))
 
     def ids(self) -> dict[str, Any]:
-        """Return the ids of the special tokens, ``None`` where the release or the model has none."""
+        """Return the ids of the special tokens, ``None`` for a token that the release or the model lacks."""
         return {
             "bos_token_id": self._id("OgaTokenizerGetBosTokenId"),
             "pad_token_id": self._pad(),
@@ -102,7 +102,7 @@ def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
 
 
 class TokenStream:
-    """Decoder of single tokens. A token may add no text until the next token arrives.
+    """Decoder of single tokens. The text of a token may be incomplete until the next token arrives.
 
     function: creates the native stream from `source`, a tokenizer or a processor.
     """

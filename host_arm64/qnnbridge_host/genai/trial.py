@@ -3,9 +3,10 @@
 ctypes cannot check the functions of the library: a call with unexpected arguments crashes the process or returns
 wrong tokens. So a worker calls each function that the host calls, and generates with the application's folder
 twice: through the C interface as the host does, and with the release's Python module. The host imports the release
-if both generations return the same tokens. The result is stored in a file next to the placements of stages, for the
-release, its library, the layout and the versions of ONNX Runtime and QNN. A failure counts for one day only, because
-it may have another cause, such as a full NPU. The worker's part is `trial_worker`. Safe to call from any thread.
+if both generations return the same tokens. A file next to the placements of stages stores the result, for the
+release, its library, the layout and the versions of ONNX Runtime and QNN. A failure counts for one day only,
+because it may have another cause, such as a full NPU. The worker's part is `trial_worker`. Safe to call from any
+thread.
 """
 
 from __future__ import annotations

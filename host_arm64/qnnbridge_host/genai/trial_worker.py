@@ -52,7 +52,7 @@ def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
 
 
 def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[str, str]:
-    """Compare the tokens or errors of the host's code (`ours`) with those of the Python module (`theirs`)."""
+    """Compare the tokens or the error of the host's code (`ours`) and of the Python module (`theirs`)."""
     if isinstance(ours, list) and isinstance(theirs, list):
         if ours == theirs:
             return {"problem": "", "words": "", "compared": "" if ours else "neither way gives a token"}

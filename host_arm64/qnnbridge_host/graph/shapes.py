@@ -134,7 +134,7 @@ def has_shape(value: Any) -> bool:
 
 
 def fix(model: Any, dimensions: Dimensions) -> bool:
-    """Set free dimensions to their sizes, in place. Return whether any was set.
+    """Set free dimensions to their sizes, in place. Return whether a dimension was set.
 
     A size by input and axis applies to that axis only, even if another axis has the same symbol (real models use
     "?" for two different axes); a size by symbol applies to every axis with that symbol.

@@ -239,7 +239,8 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
 # host's package versions. The rules for NPUs are the same as in the QNN provider's own check, which the simulator
 # skips. The rules for the simulator were measured (onnxruntime-qnn 2.7.0).
 
-# Context binaries for architectures before this one do not run on this or newer architectures, and the reverse.
+# Context binaries for older architectures do not run on this architecture or newer ones; binaries for this
+# architecture or newer ones do not run on older architectures.
 _NEW_ARCH: Final = 73
 # Binaries for this or a newer architecture do not load on a simulator of an older chip; all other binaries load.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81

@@ -251,7 +251,8 @@ class TensorDescription:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphDescription:
-    """A graph of a binary. updateable: number of tensors that QNN could exchange; ONNX Runtime does not do so."""
+    """A graph of a binary. updateable: number of tensors that QNN could exchange; ONNX Runtime does not exchange
+    tensors."""
 
     name: str
     inputs: tuple[TensorDescription, ...]

@@ -2,7 +2,7 @@
 of its folder.
 
 QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
-and computes wrong results. The functions read files and change none; any thread.
+and computes wrong results. The functions only read files; any thread.
 """
 
 from __future__ import annotations

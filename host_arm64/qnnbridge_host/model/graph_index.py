@@ -232,7 +232,7 @@ class GraphIndex(abc.ABC):
         return before, behind
 
     def tensors(self, names: Sequence[str]) -> tuple[GraphTensor | None, ...]:
-        """Return the tensors of a node's inputs or outputs; None for an omitted one, whose name is ""."""
+        """Return the tensors of a node's inputs or outputs; None for an omitted tensor, whose name is ""."""
         return tuple([self.about(name) if name else None for name in names])
 
 

@@ -405,7 +405,7 @@ def _is_known(graph: GraphIndex, tensor: GraphTensor, steps: int) -> bool:
 def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", "input", "output"]:
     """Return the side of a node on which an int64 tensor with five dimensions enters or leaves QNN's graph.
 
-    A tensor between two operators that QNN supports causes no fault.
+    A tensor between two operators that QNN supports does not cause a fault.
 
     Returns:
         "output" if such an output ends the process; "input" if the graph cannot be finalized; else "".
@@ -430,7 +430,7 @@ def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", 
 
 def takes_wide_integers(graph: GraphIndex, node: GraphNode) -> bool:
     """Return whether QNN supports an operator on int64 with five dimensions."""
-    # QNN supports no operator with six dimensions.
+    # QNN does not support operators with six dimensions.
     wider = any((tensor.rank or 0) > _WIDE for tensor in (*node.given, *node.made))
     at_the_end = node.op == "Cast" and refused_at_the_end(node, graph.outputs)
     return node.op in WIDE_ON_QNN and not wider and not at_the_end
@@ -480,7 +480,8 @@ def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
 
 def _is_number(tensor: GraphTensor, number: float) -> bool:
     """Return whether a tensor is a constant whose values all equal the number, within `_CLOSE`."""
-    # The index keeps no values of a constant with many elements; an exporter writes such a number as a scalar.
+    # The index does not store the values of a constant with many elements. Exporters write such a number as a
+    # scalar.
     values = tensor.values if tensor.constant else None
     return bool(values) and all(abs(float(value) / number - 1) < _CLOSE for value in values or ())
 

@@ -3,7 +3,8 @@ ONNX Runtime.
 
 A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model that was
 compiled. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect` judges
-it, and the reason. If none can run, it returns the model that was compiled, unless the session forbids compiling.
+it, and the reason. If no compiled model can run, it returns the model that was compiled, unless the session forbids
+compiling.
 
 Compiled models are judged in the order of their chips: the host's own chip first. The first model with the verdict
 `ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model among the judged ones
@@ -78,7 +79,8 @@ class PackageVariant(NamedTuple):
 class FolderManifest(NamedTuple):
     """Contents of `manifest.json`.
 
-    model: the model to compile if no compiled model can run; empty if the folder contains none. on_cpu: the model
+    model: the model to compile if no compiled model can run; empty if the folder does not contain the model.
+        on_cpu: the model
     for providers other than QNN. files: empty for a package. made_by: for each file, the step that made it; files
     of one step belong together. settings: the options of a package by the path of the model.
     """
@@ -197,7 +199,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
 
     Raises:
         OptionError: the package has several components.
-        ContextUnusable: a variant has no model file, or one outside of the folder.
+        ContextUnusable: a variant has no model file, or its model file is outside of the folder.
     """
     components = list(dict.fromkeys(row.component for row in rows))
     if len(components) > 1:
@@ -256,7 +258,7 @@ def choose(
         providers: the session's providers; empty means QNN.
         sizes: sizes of free dimensions, which select the bucket.
         hash_of: returns the SHA-256 of a file.
-        may_compile: whether the model may be compiled if no compiled one can run.
+        may_compile: whether the model may be compiled if no compiled model can run.
         read_package: ONNX Runtime's reader of model packages.
 
     Raises:
@@ -317,7 +319,8 @@ def _of_bucket(prepared: FolderManifest, sizes: Mapping[str, int]) -> tuple[Comp
     given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
     option, value = next(iter(buckets[0].items()))
     raise OptionError(
-        f"{os.path.basename(prepared.folder)} was prepared for several sizes, and the session chooses none.",
+        f"{os.path.basename(prepared.folder)} was prepared for several sizes, but the session does not choose a "
+        f"size.",
         cause=f"Prepared: {'; '.join(dict.fromkeys(shown))}. Given: {given}.",
         fix=f"Give the sizes: --dim {option}={value}, or "
         f"SessionOptions.add_free_dimension_override_by_name({option!r}, {value}).",

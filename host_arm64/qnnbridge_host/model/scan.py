@@ -136,7 +136,8 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "is not an ONNX model: it is a QNN context binary",
             "It is the part of a compiled model that is stored next to its .onnx file; AI Hub and QAIRT also "
             "create binaries without an .onnx file.",
-            "Give the .onnx file that refers to it, usually the same name without _qnn.bin. If there is none: "
+            "Give the .onnx file that refers to it, usually the same name without _qnn.bin. If there is no such "
+            "file: "
             f"{model_command('wrap', path, '-o model_ctx.onnx')}",
         )
     elif looks_like_container(head):

@@ -253,7 +253,8 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the fraction of clear probabilities that stay above or below 0.5; None if a side has none."""
+    """Return the fraction of clear probabilities that stay above or below 0.5; None if a side has no clear
+    probability."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5

@@ -100,7 +100,7 @@ def paired(
 
 
 def _is_list(tables: Sequence[Array], scores: int) -> bool:
-    """Return whether the scores belong to boxes, in the same table or in another one."""
+    """Return whether the scores belong to boxes, in the same table or in another table."""
     return tables[scores].shape[-1] <= _MOST_LIST and any(_BOX <= table.shape[-1] <= _MOST_LIST for table in tables)
 
 

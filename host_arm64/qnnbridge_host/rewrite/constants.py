@@ -105,7 +105,7 @@ def _shape_text(value: Any) -> str:
 
 
 def weights_from_inputs(editor: Editor) -> list[str]:
-    """Remove weights from the inputs. Before IR version 4 each weight is also an input, so QNN would get no
+    """Remove weights from the inputs. Before IR version 4 each weight is also an input, so QNN would not get a
     constant."""
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:

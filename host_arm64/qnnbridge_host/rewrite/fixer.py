@@ -137,7 +137,7 @@ class RewriteRun:
         raise ModelError(
             f"{self._source.name} cannot be loaded any more after the rewrites. Nothing was written.",
             cause=problem,
-            fix="Check the sizes; exclude rewrites with --skip to find the one at fault.",
+            fix="Check the sizes; exclude rewrites with --skip to find the rewrite at fault.",
         )
 
     def _one(self, rewrite: Rewrite) -> RewriteStep | None:
@@ -335,7 +335,9 @@ def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
     warnings = [f'Rewrite "{step.rewrite}" was taken back: {step.reason}.' for step in steps if not step.kept]
     free = model_shapes.free_dimensions(model.graph)
     if free:
-        warnings.append(f"Inputs have free dimensions, and QNN needs fixed ones: {model_shapes.options_text(free)}")
+        warnings.append(
+            f"Inputs have free dimensions, but QNN needs fixed dimensions: {model_shapes.options_text(free)}"
+        )
     return warnings
 
 
