@@ -83,8 +83,8 @@ class BridgeError(Exception):
     # Stable code: programs, messages on the wire and pickled errors identify a class by its code, never by its
     # name.
     code: ClassVar[str] = "bridge.Error"
-    # Default of the class. An instance may have another value: a death that a restart cannot prevent is
-    # "pointless".
+    # Default of the class. An instance may have another value: "pointless" for a crash that a restart cannot
+    # prevent.
     retry: Retry = "unsafe"
     # Whether `str` of the error is only the message, without cause and fix; see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False

@@ -291,7 +291,7 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
         if limited is order:
             raise
     except BridgeError as error:
-        # The worker crashed, or the CPU cannot run the model: disable no optimizer.
+        # The worker crashed, or the CPU cannot run the model: do not disable optimizers.
         _log.debug("%s: its optimizers could not be tested: %s", order.model.label, error)
     return None
 

@@ -237,8 +237,8 @@ class SessionMaker:
             if isinstance(made, MadeSession):
                 why = f"{label} was not rewritten automatically: {copy.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
-            # If the model fails for another reason, return the copy's refusal: a rewrite fixes the model's fault,
-            # and the user can change the nodes on the CPU.
+            # If the model itself fails, but is not refused, return the copy's refusal: the copy lacks the model's
+            # fault, and the user can change the nodes that it leaves to the CPU.
             return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
         if isinstance(copy, PlacementRefused):
             return copy

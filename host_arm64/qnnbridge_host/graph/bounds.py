@@ -36,7 +36,8 @@ def refuse_large(count: int, label: str, command: str, time: str) -> None:
     string."""
     if count > LARGE_NODES:
         raise OptionError(
-            f"{label} has {count:,} nodes, and {command} takes {time} for more than {LARGE_NODES:,}.",
+            f"{label} has {count:,} nodes, and {command} takes {time} for models of more than {LARGE_NODES:,} "
+            f"nodes.",
             cause="Real models have fewer; this many result from a loop that the exporter unrolled.",
             fix="Export the model with the loop as Loop or outside of it, or continue anyway: --large.",
         )
