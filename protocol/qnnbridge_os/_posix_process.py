@@ -80,8 +80,8 @@ living_children: weakref.WeakValueDictionary[int, PosixChild] = weakref.WeakValu
 class PosixChild:
     """A running program on POSIX, see `ChildProcess`.
 
-    Only this object reaps the process. Before the process is reaped, its id cannot be reused, so signals are sent
-    only before.
+    Only this object reaps the process. Signals are sent only before the process is reaped, because its id may be
+    reused afterwards.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stdio: tuple[int, int, int]) -> None:

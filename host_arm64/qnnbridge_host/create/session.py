@@ -18,8 +18,7 @@ Before each native step `request.blame` is set to what a crash is attributed to:
 the model. It must be set before `enter`, because a crashed process cannot report it.
 
 Invariant: the fingerprint is computed from the bytes from which the session was created. Files are stamped before
-    and
-after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
+and after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
 `DeadlineExceeded` are raised unchanged, because they do not mean that an entry or a copy is bad. Any thread.
 """
 

@@ -80,9 +80,8 @@ class FolderManifest(NamedTuple):
     """Contents of `manifest.json`.
 
     model: the model to compile if no compiled model can run; empty if the folder does not contain the model.
-        on_cpu: the model
-    for providers other than QNN. files: empty for a package. made_by: for each file, the step that made it; files
-    of one step belong together. settings: the options of a package by the path of the model.
+    on_cpu: the model for providers other than QNN. files: empty for a package. made_by: for each file, the step
+    that made it; files of one step belong together. settings: the options of a package by the path of the model.
     """
 
     folder: str
