@@ -319,7 +319,7 @@ def _of_bucket(prepared: FolderManifest, sizes: Mapping[str, int]) -> tuple[Comp
     option, value = next(iter(buckets[0].items()))
     raise OptionError(
         f"{os.path.basename(prepared.folder)} was prepared for several sizes, but the session does not choose a "
-        f"size.",
+        "size.",
         cause=f"Prepared: {'; '.join(dict.fromkeys(shown))}. Given: {given}.",
         fix=f"Give the sizes: --dim {option}={value}, or "
         f"SessionOptions.add_free_dimension_override_by_name({option!r}, {value}).",
