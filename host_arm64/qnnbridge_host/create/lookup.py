@@ -550,8 +550,8 @@ def _spec(spec: SessionSpec) -> SessionSpec:
     """Return the session's description for the compilation. The placement is the same as in a session without the
     cache.
 
-    A session that allows the CPU computes quantization at the graph's edges on the CPU. A compilation does so only
-    with an option of QNN.
+    A session that allows the CPU computes quantization at the graph's edges on the CPU. A compilation leaves
+    quantization to the CPU only with an option of QNN.
     """
     if spec.fallback == "error":
         return spec

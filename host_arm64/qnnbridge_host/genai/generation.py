@@ -50,7 +50,7 @@ HOLD_S: Final = 0.002
 # Logit of a forbidden token: far below any other logit, but finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
-# Options whose values determine how much memory genai allocates, before it checks the values; their maximum.
+# Options for which genai allocates memory before it checks their values, and the maximum of their values.
 _SIZES: Final = ("batch_size", "num_beams", "num_return_sequences")
 _MOST_SEQUENCES: Final = 1024
 

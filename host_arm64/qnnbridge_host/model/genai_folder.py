@@ -374,7 +374,7 @@ def _unreadable(folder: GenaiFolder, stage: GenaiStage, path: str, error: Except
         folder.path,
         f"The file {os.path.basename(path)!r} of the stage {stage.name!r} cannot be read: "
         f"{getattr(error, 'strerror', None) or error}.",
-        "Copy or download the folder again, all of its files.",
+        "Copy or download the folder again with all of its files.",
         stage=stage.name,
     )
 

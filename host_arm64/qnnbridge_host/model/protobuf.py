@@ -298,7 +298,7 @@ def _invalid_field(rest: bytes) -> Garbage:
 
 def _past_end(start: int, length: int, size: int) -> str:
     missing = start + length - size
-    return f"a field is {length} bytes long, of which the file lacks {missing}" if missing > 0 else _TOO_LONG
+    return f"a field has {length} bytes, but the file lacks {missing} of them" if missing > 0 else _TOO_LONG
 
 
 @functools.cache
