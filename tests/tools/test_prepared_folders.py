@@ -420,7 +420,7 @@ def test_a_faulty_folder_is_refused_with_an_explanation(fault: str, copy: Path, 
 def test_a_damaged_original_is_not_compiled(copy: Path) -> None:
     changed("models/m.onnx")(copy)
     assert chosen(copy, npu(60, 73)).reason.startswith("compiled/soc60/"), "the original is not needed"
-    with pytest.raises(ContextUnusable, match=r"models/m.onnx has other contents"):
+    with pytest.raises(ContextUnusable, match=r"the contents of models/m.onnx have changed"):
         chosen(copy, npu(60, 73, "2.40"))
 
 
