@@ -187,7 +187,7 @@ def busy(limit: str, value: int, what: str, instead: str) -> Busy:
 
 
 class Account:
-    """Resources that one client uses. Each amount that is taken must be returned exactly once."""
+    """Count of the resources that one client uses. Each amount that is taken must be returned exactly once."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits

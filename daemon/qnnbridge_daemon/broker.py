@@ -49,8 +49,8 @@ DRAIN_S = 10.0
 # Maximum of any timeout that a client requests.
 LONGEST_DRAIN_S = 3600.0
 
-# Seconds that `stop` then waits until the answers are written: a client that does not read cannot delay the end
-# longer.
+# After the calls, seconds that `stop` waits until the answers are written: a client that does not read cannot delay
+# the end longer.
 ANSWERS_S = 2.0
 
 # Interval at which clients that have all their answers are disconnected. Calls that arrive in the meantime are not
@@ -83,8 +83,8 @@ class Broker:
         self.drain_s = DRAIN_S
         self.clients_served = 0
         self._numbers = itertools.count(1)
-        # Lock of the table of clients. The lock of the fair share may be acquired while this lock is held, never
-        # the reverse.
+        # Lock of the table of clients. A thread that needs this lock and the lock of the fair share acquires this
+        # lock first.
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
@@ -166,11 +166,11 @@ class Broker:
     def on_mismatch(self, error: VersionMismatch, client: Hello) -> None:
         """End the daemon if a client of another version requests it.
 
-        After an upgrade of qnnbridge the daemon of the previous release may still run, and it shares only HELLO
-        with its new clients.
+        After an upgrade of qnnbridge the daemon of the previous release may still run, and can exchange only HELLO
+        with clients of the new release.
         """
-        # Only an older daemon ends for a newer client, never the reverse: otherwise two versions would end each
-        # other in turn.
+        # An older daemon ends for a newer client, but a newer daemon does not end for an older client: otherwise
+        # two versions would end each other in turn.
         older = error.details.get("older") == DAEMON_FEATURE
         # A daemon that serves a client does not end; the requesting client gets `VersionMismatch`, which contains
         # both versions.

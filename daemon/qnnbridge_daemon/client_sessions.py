@@ -70,7 +70,7 @@ class ClientSession:
         begin = time.monotonic()
         failed = True
         try:
-            # A run that is terminated immediately needs no slot, and must not wait for other calls.
+            # A run that is terminated immediately does not need a slot, and must not wait for other calls.
             share = self._broker.fair_share
             turn = share.turn(self._client.queue, cancellation) if waits else contextlib.nullcontext()
             with turn:
@@ -137,7 +137,8 @@ class BoundSession:
 
     def run_bound(self, call: BoundCall, stop: StopHandle, _enter: Callable[[str], None]) -> list[Any] | None:
         """Run a plan, see `EngineSession.run_bound`."""
-        # Use a weak reference, so that the plan of a closed session raises `Closed` and keeps no model loaded.
+        # Use a weak reference, so that the plan of a closed session raises `Closed` and does not keep a model
+        # loaded.
         session = self._session()
         if session is None:
             raise Closed("The session is closed.", fix="Create a new session.")
@@ -270,8 +271,8 @@ class _Held(NamedTuple):
     Attributes:
         object: the object in the NPU host.
         memory: size of its KV cache.
-        steps: held during a step of a generator. The client requests a step before the one before has ended, and
-            the step waits here, because it would occupy a slot of the NPU host otherwise.
+        steps: lock that is held during a step of a generator. The client requests the next step before a step has
+            ended. The next step waits for this lock, so that it does not occupy a slot of the NPU host.
     """
 
     object: HostObject
@@ -543,8 +544,8 @@ class ClientSlabs(Slabs):
 
 
 def _keep(where: dict[str, Any]) -> KeptMemory | None:
-    """Keep a descriptor or handle of the memory for the NPU host. Return ``None`` if none is free; calls then copy
-    the contents."""
+    """Keep a descriptor or handle of the memory for the NPU host. Return ``None`` if no descriptor or handle is
+    free; calls then copy the contents."""
     try:
         return KeptMemory(where)
     except (OSError, ValueError):

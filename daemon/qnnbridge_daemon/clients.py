@@ -1,5 +1,5 @@
-"""One client of the daemon: its two pipes, its connection, which is served like that of a host, and everything that
-is released with it.
+"""One client of the daemon: its two pipes, its connection, which is served like the connection of a host, and
+everything that is released with it.
 
 `serve` runs in the thread that calls it; `ClientTransport` starts the server's other threads. Invariant: when any
 thread notices that the client is gone, the client's calls are withdrawn and its sessions released at once, and
@@ -44,7 +44,7 @@ class ClientStreams:
     """Reads and writes of one connection. Owns the descriptors."""
 
     def __init__(self, in_fd: int, out_fd: int, stall_s: float) -> None:
-        """A client that reads no byte of an answer for `stall_s` seconds is disconnected."""
+        """A client that does not read a byte of an answer for `stall_s` seconds is disconnected."""
         self._in_fd = in_fd
         self._out_fd = out_fd
         self.stall_s = stall_s

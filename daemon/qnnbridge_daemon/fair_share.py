@@ -3,7 +3,7 @@
 At most `slots` calls are in the host at a time, enough to keep the NPU busy between two calls; all other calls wait
 here, where they can still be ordered fairly and withdrawn. Clients take turns. A client with many threads must not
 displace a client with a single thread, which has no call for a moment between two calls. So while other clients are
-or recently were active, a client gets only its share of the slots and those that the other clients do not demand.
+or recently were active, a client gets only its share of the slots, and slots that the other clients do not demand.
 
 Thread-safe. A caller that finds a free slot takes it without waking a thread.
 """

@@ -79,8 +79,8 @@ class BrokerHandlers:
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
-        """Handle a request. Report no phase: no native code runs here, and a client that does not read the frame
-        would block a thread with a slot."""
+        """Handle a request. Do not report phases: no native code runs here, and a client that does not read the
+        frame would block a thread with a slot."""
         operation = self.operations.get(str(request.op))
         if operation is None:
             raise _unknown(request.op)
@@ -243,7 +243,7 @@ class BrokerHandlers:
             forwarded = {"op": "session.run", "inputs": header["inputs"], "outputs": header.get("outputs")}
             if header.get("options") is not None:
                 forwarded["options"] = dict(header["options"])
-            # The request's own number overrides that of the session.
+            # The number of retries in the request overrides the session's number.
             retry = _retries(header.get("retry"), session.retry)
             kill_after_s = header.get("kill_after_s")
             kill_at = None if kill_after_s is None else time.monotonic() + float(kill_after_s)
@@ -254,7 +254,7 @@ class BrokerHandlers:
         account.take(size)
         try:
             with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
-                # Forward the tensors without decoding them, so that the daemon needs no numpy here.
+                # Forward the tensors without decoding them, so that the daemon does not need numpy here.
                 left_s = None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3)
                 limits = CallLimits(left_s, retry, "raise" if kill_at is None else "kill")
                 frame = remote.forward(forwarded, request.buffers, limits, stop=cancellation)

@@ -67,8 +67,8 @@ _LOOK_INTERVAL_S: Final = 1.0
 # Pause between two attempts to lock. It is short, because an application that has lost the daemon also starts one.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
-# Seconds to retry the lock. A command that checks for a daemon holds the lock for some microseconds if there is
-# none. A service manager treats "already running" as final, and a process that started a background daemon looks
+# Seconds to retry the lock. A command that checks for a daemon holds the lock for some microseconds if there is no
+# daemon. A service manager treats "already running" as final, and a process that started a background daemon looks
 # for the running one.
 _LOOK_PATIENCE_S: Final = 0.5
 _SIGNALS_FOR_AT_ONCE: Final = 2
@@ -428,7 +428,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def log_file() -> Path:
     """Return the path of the log, which need not exist. A daemon with a separate runtime folder has a separate
     log."""
-    # Import it here, because a start that finds a running daemon needs no log.
+    # Import it here, because a start that finds a running daemon does not need a log.
     from qnnbridge_protocol.settings import state_dir
 
     name, folder = _NAME, runtime_folder()

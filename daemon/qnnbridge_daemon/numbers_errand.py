@@ -16,7 +16,7 @@ from typing import Final
 
 _log = logging.getLogger("qnnbridge.daemon")
 
-# Seconds of idle time before a measurement, so that none begins while a program is being restarted.
+# Seconds of idle time before a measurement, so that no measurement begins while a program is being restarted.
 AFTER_S: Final = 60.0
 
 

@@ -146,7 +146,8 @@ class SharedModel:
 
         with self._lock:
             self._wanted_by.add(cancellation)
-        # `on_stop` calls the listener immediately if the cancellation has already happened, so none is missed.
+        # `on_stop` calls the listener immediately if the cancellation has already happened, so no cancellation is
+        # missed.
         remove = cancellation.on_stop(give_up)
         try:
             yield

@@ -109,7 +109,7 @@ class Slabs:
         with self._lock:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
-            raise InvalidArgument(f"Slab {number} cannot be attached: it is already, or there are too many.")
+            raise InvalidArgument(f"Slab {number} cannot be attached: it is attached already, or too many are.")
         # Map without the lock, because mapping large memory takes time. The number is checked again below.
         slab = self._map(where, size, host_writes)
         with self._lock:
@@ -125,12 +125,12 @@ class Slabs:
         return AttachedSlab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
 
     def release(self, number: int, *, asked: int) -> None:
-        """Forget a slab; an unknown one is not an error."""
+        """Remove a slab from the table. An unknown slab is not an error."""
         with self._lock:
             if self._slabs.pop(number, None) is None:
                 self._released_at[number] = asked
                 if len(self._released_at) > MAX_SLABS:
-                    # Drop the oldest: a client that only sends releases must not fill the memory.
+                    # Drop the oldest record: a client that only sends releases must not fill the memory.
                     del self._released_at[next(iter(self._released_at))]
 
     def get(self, number: int) -> AttachedSlab:
@@ -343,7 +343,7 @@ class HostChannel:
         self._writer = ByteWriter(blocking_write(self._out_fd))
         self.result = ShortAnswer(ChannelKind.RESULT)
         self._pong = ShortAnswer(ChannelKind.PONG)
-        # Number of call objects. Those that are not spare are in use by a thread.
+        # Number of call objects. Each object is either spare or in use by a thread.
         self._made = 0
         # True once the client has closed the channel. The host then writes nothing to it.
         self.ended = False
@@ -404,7 +404,7 @@ class HostChannel:
                 # A call of a known plan is recognised by comparing its bytes, which is faster than parsing them.
                 plan = plans.get(words[PLAN_AT])
                 if plan is not None and number and head.startswith(_CALL) and head.endswith(_NO_TAIL):
-                    # Reuse an object: a repeated call creates none.
+                    # Reuse an object, so that a repeated call creates no object.
                     call = spare.pop() if spare else self._new_call()
                     call.renew(number, plan)
                     accept(call, plan.lane)
@@ -454,7 +454,7 @@ class HostChannel:
                 if type(plan_number) is not int or not 0 < plan_number < 2**32:
                     raise desync("a plan without a proper number")
                 if len(self._plans) >= MAX_PLANS or plan_number in self._plans:
-                    raise InvalidArgument(f"Plan {plan_number} exists already, or there are too many.")
+                    raise InvalidArgument(f"Plan {plan_number} exists already, or there are too many plans.")
                 self._plans[plan_number] = plan = make_plan(header, self._sink.find, self._owner.slabs)
                 for slab in plan.slabs:
                     # Check this after the plan was added, so that a concurrent release finds the plan.
@@ -588,11 +588,12 @@ class OpenChannels:
             self._open.discard(channel)
 
     def close(self) -> None:
-        """Accept no more calls and answer none: the client is gone, or its connection is broken.
+        """Stop accepting and answering calls: the client is gone, or its connection is broken.
 
         A channel ends when its client closes it, or with its next call.
         """
-        # Channels check this before each read; those that wait in a read end when their client closes the pipe.
+        # A channel checks this flag before each read; a channel that waits in a read ends when its client closes
+        # the pipe.
         self.closed = True
         with self._lock:
             channels = list(self._open)

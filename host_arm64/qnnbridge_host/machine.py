@@ -236,8 +236,8 @@ def _builtin_problem(version: str, capi: str | None, overwritten: str | None) ->
 #
 # HELLO contains the driver's version, because a model that crashes a host may work with another driver. The
 # registry keys are followed in the same order as QNN does: service, device, class. The driver store is not
-# searched, because old packages stay there next to the current one. Reading needs no rights and takes well under a
-# millisecond; WMI would take seconds.
+# searched, because old packages stay there next to the current one. Reading does not need special rights and takes
+# well under a millisecond; WMI would take seconds.
 
 # Services of the driver in QNN's order, the newest name first.
 SERVICES = ("qcnspmcdm", "qcadsprpc")

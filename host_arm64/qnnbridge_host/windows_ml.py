@@ -98,7 +98,7 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
                 f"Windows reports {entry.words} as ready, but its library is missing.",
                 cause=f"According to the catalogue it is {entry.library!r}."
                 if entry.library
-                else "The catalogue contains no library for it.",
+                else "The catalogue does not contain the path of the library.",
                 fix="Restart Windows, or repair the package in Settings > Apps; meanwhile use engine='wheel' "
                 "(onnxruntime-qnn).",
                 details={"engine": "windowsml", "library": entry.library},
@@ -137,7 +137,8 @@ def _best(found: list[Any]) -> tuple[Any, CatalogueEntry]:
             "The catalogue of Windows has no provider for QNN.",
             cause=f"It has {others}."
             if others
-            else "It is empty: Windows offers what fits the chip and its driver.",
+            else "The catalogue is empty: Windows offers only providers for the chip and the driver of this "
+            "computer.",
             fix="Update Windows and the NPU driver (Windows Update), or use engine='wheel' (onnxruntime-qnn).",
             details={"engine": "windowsml", "found": [entry.name for _, entry in entries[:_SHOWN]]},
         )
@@ -191,7 +192,7 @@ def _make_ready(provider: Any, entry: CatalogueEntry, timeout_s: float, on_progr
         while not done.wait(0.1):
             if time.monotonic() - moved[0] > timeout_s:
                 raise DeadlineExceeded(
-                    f"Windows reports no progress for {timeout_s:g} s while it makes {entry.words} ready.",
+                    f"Windows reports no progress for {timeout_s:g} s while it prepares {entry.words}.",
                     cause="The download has stopped." if entry.state == NOT_PRESENT else None,
                     fix="Check Settings > Windows Update, and try again.",
                 )

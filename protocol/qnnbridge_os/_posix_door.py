@@ -141,8 +141,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
                     connection.connect(path)
                     return DaemonStream(connection)
                 except BlockingIOError:
-                    # The backlog is full: the kernel accepts no more connections, and has no call that waits until
-                    # it does.
+                    # The backlog is full, and no call can wait until the kernel accepts another connection.
                     sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()

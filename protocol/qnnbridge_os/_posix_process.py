@@ -80,8 +80,8 @@ living_children: weakref.WeakValueDictionary[int, PosixChild] = weakref.WeakValu
 class PosixChild:
     """A running program on POSIX, see `ChildProcess`.
 
-    Only this object reaps the process. Until then the process id cannot be reused, so signals are sent only before
-    that.
+    Only this object reaps the process. Signals are sent only before the process is reaped, because its id may be
+    reused afterwards.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stdio: tuple[int, int, int]) -> None:
@@ -160,7 +160,7 @@ class PosixChild:
             # `shield`).
             self._collected.extend(itertools.starmap(waitpid, ((self.pid, 0),)))
         code = os.waitstatus_to_exitcode(self._collected[0][1])
-        self._process.returncode = code  # otherwise Popen would keep the process in its list of unreaped ones
+        self._process.returncode = code  # otherwise Popen would keep the process in its list of unreaped processes
         return code
 
     def _signal(self, number: signal.Signals, *, group: bool) -> None:

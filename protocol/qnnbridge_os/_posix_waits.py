@@ -38,7 +38,7 @@ _waitid, _wait4 = os.waitid, os.wait4
 def hide_hosts() -> None:
     """Hide hosts from `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid`. Idempotent."""
     if sys.platform != "linux" or os.waitpid is not waitpid:
-        return  # this function has replaced them already, or gevent, which waits in its own loop
+        return  # replaced already, by this function or by gevent, which waits in its own loop
     os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id
     os.wait3, os.wait4 = _wait_with_usage, _wait_for_pid_with_usage
 

@@ -42,8 +42,8 @@ from qnnbridge_os.private import OwnerOnly, user_sid  # noqa: E402
 
 PIPE_PREFIX: Final = "\\\\.\\pipe\\qnnbridge-"
 
-# The server of the pipe may identify this user, but not act as this user. Otherwise a pipe of another user could do
-# that.
+# The server of the pipe may identify this user, but not act as this user. Otherwise the owner of a false pipe could
+# act as this user.
 _IDENTIFICATION: Final = 0x00100000 | 0x00010000  # SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION
 # Longest single wait. The deadline is checked between waits.
 _BUSY_WAIT_MS: Final = 200

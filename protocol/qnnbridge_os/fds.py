@@ -46,8 +46,8 @@ forks = 0
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
 
 
-# Identity of the object behind a descriptor: type and rights, inode number, device. For a pipe, Windows only has
-# the first item.
+# Identity of the object behind a descriptor: type and rights, inode number, device. For a pipe, Windows provides
+# only the first item.
 Mark = tuple[int, ...]
 
 

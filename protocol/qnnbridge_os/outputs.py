@@ -2,10 +2,10 @@
 
 - A regular file is created completely or not at all, by a rename. A failed write keeps an old file.
 - The result is written directly to a device, a pipe, a descriptor (`/dev/fd/3`) or `-` (stdout), which are never
-replaced.
+  replaced.
 - Links are followed: the target of a link is replaced, and the link remains.
 - An existing file, or the contents of a block device, is replaced only with `--overwrite`. A pipe does not need the
-option.
+  option.
 
 Safe from any thread and process.
 """

@@ -348,7 +348,8 @@ class Spawner(Protocol):
 
 
 class DetachedBase:
-    """A program that does not end with this program. `stderr_fd` reads its output until it closes its end."""
+    """A program that does not end with this program. Its output can be read from `stderr_fd` until it closes its
+    stderr."""
 
     def __init__(self, process: subprocess.Popen[bytes], fds: OwnedFds, stderr_fd: int) -> None:
         self._process = process

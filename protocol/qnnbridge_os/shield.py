@@ -5,7 +5,7 @@ CPython runs handlers in the main thread only: at the entry of a Python function
 and in a C function that waits. So in the main thread
 
 - ``x = f()`` may lose an object that a C function `f` has created or taken, because the handler runs before the
-assignment;
+  assignment;
 - ``lock.acquire()`` before a ``try`` may leave the lock locked forever;
 - an ``__enter__`` or ``__exit__`` in Python may be skipped: `threading.Condition`, `Event`, `Semaphore`,
   `concurrent.futures.Future`, and with an `Event` also `threading.Thread.start`.
@@ -13,13 +13,13 @@ assignment;
 qnnbridge uses instead:
 
 - ``with lock:`` for a C lock, because no handler runs between acquiring the lock and the block; `in_turn` if there
-is a timeout;
+  is a timeout;
 - single C operations: `SimpleQueue`, `deque.append`, ``dict[key] = value``, ``dict.pop(key, None)``;
   ``list.extend(map(f, ...))`` stores the results of `f` within the same operation;
 - computed counts: the length of a dict from which each user removes itself;
 - a callback of a weak reference that is a C function, instead of ``__del__``;
 - another thread for rare and long work (starting, explaining and ending a host): `shielded`. The main thread only
-waits. If the main thread is interrupted, the work continues to its end.
+  waits. If the main thread is interrupted, the work continues to its end.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ token.
 
     daemon  CHALLENGE  magic, version, instance, nonce
     client  PROOF      magic, nonce, process id, name, HMAC-SHA256(token, "client" | CHALLENGE | PROOF so far)
-    daemon  ANSWER     magic, verdict, two handles,    HMAC-SHA256(token, "server" | CHALLENGE | PROOF | ANSWER so
-    far)
+    daemon  ANSWER     magic, verdict, two handles, HMAC-SHA256(token, "server" | CHALLENGE | PROOF | ANSWER so far)
 
 Invariants: a record with any changed byte is refused; a PROOF is valid only for the connection whose nonce it
 contains; the token itself is never sent. The daemon does not answer a client that has not proved the token.

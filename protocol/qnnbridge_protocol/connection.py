@@ -204,7 +204,7 @@ def negotiate(client: Hello, host: Hello) -> Agreement:
 
 
 def elsewhere(one: Hello, other: Hello) -> bool:
-    """Return whether process ids of one side are invalid on the other: Wine, a container, another machine."""
+    """Return whether process ids of one side are invalid on the other side (Wine, a container, another machine)."""
     return bool(one.system and other.system and one.system != other.system)
 
 

@@ -10,8 +10,7 @@ Invariants:
 - element types have the numbers of ``onnx.TensorProto.DataType``;
 - byte counts are Python integers, so nothing overflows, and nothing over `MAX_TENSOR_BYTES` is accepted;
 - importing this module loads only numpy. Arrays of ml_dtypes are recognised by the name of their dtype: such an
-  array
-  can only exist where ml_dtypes is already loaded.
+  array can only exist where ml_dtypes is already loaded.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@
     │   ├── Busy                     more calls in flight than agreed
     │   ├── CallBackFailed           a function of the application that the host called returned no usable value
     │   └── UnknownOperation         the host is older than this client
-    ├── OptionError                  also a ValueError: an unknown or ill-valued option
+    ├── OptionError                  also a ValueError: an unknown option or an invalid value
     ├── ModelError                   one model
     │   ├── PlacementRefused         nodes would run on the CPU and the session is strict
     │   ├── ProviderUnavailable      the requested provider cannot be used on this host
@@ -33,12 +33,12 @@
     │   ├── CompiledModelRefused     a compiled model where only an original one is possible
     │   ├── ContextUnusable          a compiled model that cannot run here, or whose files are incomplete
     │   ├── PullFailed               a model could not be downloaded from a model hub
-    │   ├── CompileFailed            compiling for QNN gave no usable result
+    │   ├── CompileFailed            compiling for QNN did not produce a usable result
     │   ├── NumbersDiffer            the results differ from those of the CPU
     │   └── GenerationError          generation of text; also a RuntimeError
     │       ├── GenerationFolderInvalid  the model's folder lacks a file, or one is damaged
     │       ├── NativeCodeRefused        a file of the folder would load native code or write files
-    │       ├── GenerationUnsupported    this model, or this release of onnxruntime-genai, cannot do it
+    │       ├── GenerationUnsupported    the model or this release of onnxruntime-genai does not support it
     │       └── PromptRefused            the prompt is empty, too long, or has no tokens of the model
     ├── OrtError                     what ONNX Runtime raised: its fifteen classes by their own names
     │   └── DeviceReset, EPFail, EngineError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf,
@@ -83,8 +83,8 @@ class BridgeError(Exception):
     # Stable code: programs, messages on the wire and pickled errors identify a class by its code, never by its
     # name.
     code: ClassVar[str] = "bridge.Error"
-    # Default of the class. An instance may have another value: a death that a restart cannot prevent is
-    # "pointless".
+    # Default of the class. An instance may have another value: "pointless" for a crash that a restart cannot
+    # prevent.
     retry: Retry = "unsafe"
     # Whether `str` of the error is only the message, without cause and fix; see `speak_like_onnxruntime`.
     _brief: ClassVar[bool] = False
@@ -114,7 +114,7 @@ class BridgeError(Exception):
         return self.shown()
 
     def shown(self) -> str:
-        """Return the text for a terminal or a log. Names in the text are escaped, so that none looks like a line
+        """Return the text for a terminal or a log. Names in the text are escaped, so that no name looks like a line
         of the report."""
         lines = [quoted(self.message)]
         if self.cause:
@@ -264,8 +264,8 @@ class CallError(BridgeError):
 
 
 class DeadlineExceeded(CallError, TimeoutError):
-    """The deadline expired. ``details["state"]`` is the state of the work: not-started, stopped, finished or
-    still-running."""
+    """The deadline expired. ``details["state"]`` is the state of the work: "not-started", "stopped", "finished" or
+    "still-running"."""
 
     code = "call.DeadlineExceeded"
 
@@ -285,8 +285,8 @@ class Busy(CallError):
 
 
 class CallBackFailed(CallError):
-    """A function of the application failed. ``details["reason"]`` is raised, nonsense, late, reentered or
-    unavailable."""
+    """A function of the application failed. ``details["reason"]`` is "raised", "nonsense", "late", "reentered" or
+    "unavailable"."""
 
     code = "call.CallBackFailed"
     retry: Retry = "pointless"
@@ -345,8 +345,8 @@ class ContextUnusable(ModelError):
 
 
 class PullFailed(ModelError):
-    """A download failed. ``details["reason"]`` is network, offline, gated, refused, limited, damaged, disk,
-    rights, busy or packages."""
+    """A download failed. ``details["reason"]`` is "network", "offline", "gated", "refused", "limited", "damaged",
+    "disk", "rights", "busy" or "packages"."""
 
     code = "model.PullFailed"
     retry: Retry = "safe"

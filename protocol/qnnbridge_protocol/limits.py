@@ -40,8 +40,7 @@ class Limits(NamedTuple):
 
     Attributes:
         max_header: bytes of a msgpack header. Ten thousand tensors are described in less than 1 MiB, and unpacking
-            1 MiB
-            of the worst possible header takes under a second and 100 MB.
+            1 MiB of the worst possible header takes under a second and 100 MB.
         max_buffers: number of buffers of one message.
         max_body: bytes of all buffers of one message, including padding.
         max_in_flight: number of requests on one connection that wait for their replies.

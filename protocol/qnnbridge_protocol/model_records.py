@@ -63,8 +63,7 @@ class CacheStatus(Shown, Record):
 
     Attributes:
         state: "hit": loaded a compiled model from the cache; "miss": compiled into the cache, then loaded from
-            there;
-            "off": created from the model itself.
+            there; "off": created from the model itself.
         reason: reason for the state.
         key: key of the cache entry.
         compile_seconds: duration of the compilation, which may have been earlier.
@@ -200,8 +199,7 @@ class NumbersReport(Shown, Record):
 
     Attributes:
         state: "agrees"; "differs"; "unknown": impossible to decide, see `reason`; "pending": not known yet; "off":
-            not
-            requested.
+            not requested.
         outputs: results of each output, the worst first.
         inputs: description of the compared inputs.
         when: time of the comparison in seconds since 1970.
@@ -234,8 +232,8 @@ class NumbersReport(Shown, Record):
         """Combine the result of this comparison with the report on all earlier comparisons.
 
         A difference remains, unless only generated inputs had shown it and a real call agrees. If all comparisons
-        agree, the result contains the worst values. Counts are the larger of both counts; time and duration are
-        those of this comparison.
+        agree, the result contains the worst values. Counts are the larger of both counts; time and duration come
+        from this comparison.
         """
         shown = self
         if earlier.state == "differs" and self.state != "differs":
@@ -342,7 +340,7 @@ class ModelDescription(Record):
 # --- compiling -------------------------------------------------------------------------------------------
 
 
-# Start of the remark about an output for which these inputs prove nothing.
+# Start of the remark about an output for which the tried inputs prove nothing.
 NOT_SHOWN: Final = "not shown by these inputs"
 
 

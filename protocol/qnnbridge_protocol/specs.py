@@ -249,8 +249,7 @@ class CompileSpec(Record):
 
     Attributes:
         output: absolute path of the .onnx file to write, which must not exist; the context binary is written next
-            to it,
-            as ``<stem>_qnn.bin``.
+            to it, as ``<stem>_qnn.bin``.
         embed: whether to put the context binary into the .onnx file.
         share: "more" and "last" store the weights of several models of one process in one context binary. "last" is
             for the last of these models, with which the file is written; the file is named after the first model.

@@ -27,8 +27,7 @@ class Typed:
 
     Attributes:
         data: ``uint16`` for bfloat16 and ``uint8`` for float8, in the tensor's shape; ``uint8`` of one dimension
-            for
-            types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
+            for types below a byte, packed from the lowest bit up (the first of two int4 is the low nibble).
         element_type: element type, which numpy does not have. Tensors of all other types are plain arrays.
         shape: shape of the tensor, in elements.
     """
@@ -79,7 +78,7 @@ class Typed:
         if element is None or layout is None or layout.named:
             raise errors.InvalidArgument(f"{array.dtype} of ml_dtypes is not an ONNX type.")
         raw = np.asarray(array, order="C").view(layout.storage)
-        # ml_dtypes stores each int4 in a separate byte, ONNX stores two in one.
+        # ml_dtypes stores each int4 in a separate byte, ONNX stores two int4 in one byte.
         return cls(pack(raw, layout.bits) if layout.packed else raw, element, array.shape)
 
     def numpy(self) -> Array:

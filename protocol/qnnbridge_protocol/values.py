@@ -5,9 +5,9 @@ Other modules import this module; `tensors` contains the values that a plain num
 In Python a *value* is one of these, on both sides:
 
 - a dense tensor: a numpy array if its dtype determines the ONNX type (strings: dtype object, with ``str``
-elements), else `Typed`;
+  elements), else `Typed`;
 - a sequence: a ``list`` of values; a map: a ``dict``; an empty optional: ``None``; a nonempty optional: its
-content;
+  content;
 - a sparse tensor: `Sparse`.
 
 Descriptor
@@ -117,7 +117,7 @@ class Encoder:
     - every entry of `buffers` is a ``uint8`` array of one dimension, C order, little-endian;
     - a contiguous native array is not copied: its buffer *is* the caller's memory until the message has been sent;
     - nothing is converted silently. A declared type only applies to values without a type (lists, Python scalars,
-    empty maps). An array of another dtype is sent unchanged; the later check of all inputs reports it.
+      empty maps). An array of another dtype is sent unchanged; the later check of all inputs reports it.
     """
 
     __slots__ = ("buffers",)

@@ -52,6 +52,6 @@ def _show_arguments(record: logging.LogRecord) -> bool:
 def _shown(value: object) -> object:
     if isinstance(value, str):
         return visible(value)
-    # A `BridgeError`. Its class is not imported, because its module imports this module.
+    # Recognise a `BridgeError` by its method: the class is not imported, because its module imports this module.
     shown = getattr(value, "shown", None) if isinstance(value, Exception) else None
     return shown() if callable(shown) else value

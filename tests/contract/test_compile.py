@@ -241,7 +241,7 @@ def test_a_wrong_provider_option_is_refused(tmp_path: Path) -> None:
 
 def test_a_compiled_model_with_wrong_results_is_not_delivered(tmp_path: Path) -> None:
     path = big_exp(tmp_path)
-    with pytest.raises(CompileFailed, match="its results differ from those of the original") as caught:
+    with pytest.raises(CompileFailed, match="its results differ from the original") as caught:
         qnnbridge.compile(path, soc_model=60)
     assert "--no-validate" in str(caught.value)
     assert caught.value.details["validation"]["outputs"][0]["level"] == "wrong"

@@ -39,7 +39,7 @@ def test_a_python_that_is_too_old_is_named_as_the_reason(python: tuple[int, ...]
     """For this Python the extra installs no ONNX Runtime, so installing it again would change nothing."""
     error = _no_runtime(found, ERROR, python)
     assert "Python 3.11 or newer" in (error.fix or "")
-    assert "no wheel for older ones" in (error.fix or "")
+    assert "no wheel for older versions" in (error.fix or "")
     assert error.details["python"] == ".".join(map(str, python))
 
 

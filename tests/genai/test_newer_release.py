@@ -158,7 +158,7 @@ class TestHosts:
     @pytest.mark.parametrize(
         ("fault", "match"),
         [
-            ("trial._by_host = lambda *_: [1, 2, 3, 4]", "gives other tokens"),
+            ("trial._by_host = lambda *_: [1, 2, 3, 4]", "generates different tokens"),
             ("trial._by_host = lambda *_: 1 / 0", "fails through its C interface"),
         ],
     )

@@ -291,7 +291,7 @@ def test_given_sizes_choose_the_bucket(bucketed: Path, host: qnnbridge.Host) -> 
             assert session.run(None, {"x": X[:size]})[0].shape == (size, 3)
             session.set_providers([CPU])
             assert session.placement.variant.startswith(f"models/m_batch{size}.onnx: ")
-    with pytest.raises(OptionError, match="the session chooses none") as refusal:
+    with pytest.raises(OptionError, match="the session does not choose a size") as refusal:
         qnnbridge.InferenceSession(bucketed, host=host)
     assert "Prepared: batch=1; batch=2. Given: none." in str(refusal.value)
     assert "Given: batch=3" in str(command("run", bucketed, "--random", "--dim", "batch=3").output)
@@ -309,7 +309,7 @@ def test_a_bucket_is_not_guessed_if_an_older_manifest_does_not_name_its_model(
 
     rewrite(copy, change)
     assert chosen(copy, npu(60, 73, "2.40"), batch=1).reason.startswith("models/m_batch1.onnx: ")
-    with pytest.raises(ContextUnusable, match="does not contain or name the model before compilation"):
+    with pytest.raises(ContextUnusable, match="contains neither the model before compilation nor its path"):
         chosen(copy, npu(60, 73, "2.40"), batch=2)
 
 
@@ -381,17 +381,17 @@ FAULTS: dict[str, tuple[Callable[[Path], None], type[BridgeError], str]] = {
     "a changed byte in the binary": (
         changed(BLOB),
         ContextUnusable,
-        "has other contents than when it was prepared",
+        "have changed since the folder was prepared",
     ),
     "a changed byte in the model": (
         changed("compiled/soc60/m_ctx.onnx"),
         ContextUnusable,
-        "has other contents than when it was prepared",
+        "have changed since the folder was prepared",
     ),
     "a binary that is cut off": (
         lambda f: os.truncate(f / BLOB, 1000),
         ContextUnusable,
-        "m_ctx_qnn.bin has 1000 bytes, and had",
+        "m_ctx_qnn.bin has 1000 bytes, but had",
     ),
     "no binary": (lambda f: (f / BLOB).unlink(), ContextUnusable, r"m_ctx_qnn.bin cannot be read \(No such file"),
     "no compiled model": (
@@ -420,7 +420,7 @@ def test_a_faulty_folder_is_refused_with_an_explanation(fault: str, copy: Path, 
 def test_a_damaged_original_is_not_compiled(copy: Path) -> None:
     changed("models/m.onnx")(copy)
     assert chosen(copy, npu(60, 73)).reason.startswith("compiled/soc60/"), "the original is not needed"
-    with pytest.raises(ContextUnusable, match=r"models/m.onnx has other contents"):
+    with pytest.raises(ContextUnusable, match=r"the contents of models/m.onnx have changed"):
         chosen(copy, npu(60, 73, "2.40"))
 
 
@@ -514,7 +514,7 @@ def test_a_package_is_checked_like_a_prepared_folder(package: Path, tmp_path: Pa
         assert session.placement.variant.startswith("compiled/soc88/")
     copy = Path(shutil.copytree(package, tmp_path / "copy"))
     changed(BLOB)(copy)
-    with pytest.raises(ContextUnusable, match="has other contents than when it was prepared"):
+    with pytest.raises(ContextUnusable, match="have changed since the folder was prepared"):
         opened(copy, host)
 
 
@@ -627,8 +627,8 @@ def test_inspect_shows_each_verdict_and_the_choice(both: Path, copy: Path) -> No
     changed(BLOB)(copy)
     damaged = json.loads(command("inspect", copy, "--soc-model", "60", "--json").stdout)
     assert damaged["chosen"] is None
-    assert "has other contents than when it was prepared" in damaged["error"]["message"]
-    assert "has other contents than when it was prepared" in damaged["compiled"][0]["verdict"]
+    assert "have changed since the folder was prepared" in damaged["error"]["message"]
+    assert "have changed since the folder was prepared" in damaged["compiled"][0]["verdict"]
     assert "refuse" not in command("inspect", both, "--load").stdout
 
 

@@ -81,7 +81,7 @@ def test_a_compiled_model_is_refused(command: str, place: str, tmp_path: Path) -
     assert error["message"].startswith("m.onnx is a compiled EPContext artifact made by QNNExecutionProvider; ")
     assert f"qnnbridge {command} cannot work on it" in error["message"]
     assert "opaque context binary" in error["cause"]
-    assert error["fix"] == (f"Run qnnbridge {command} on the original ONNX model, the one before compilation.")
+    assert error["fix"] == (f"Run qnnbridge {command} on the original ONNX model before its compilation.")
     assert any("part_7" in line for line in error["evidence"])
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"], "nothing is left behind"
 

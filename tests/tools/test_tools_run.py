@@ -237,7 +237,7 @@ def test_an_unknown_provider_option_is_bad_input_with_a_suggestion(add: Path) ->
 @pytest.mark.parametrize(
     ("contents", "words"),
     [
-        (b"this is not a model", "is not an ONNX model: it is a text."),
+        (b"this is not a model", "is not an ONNX model: it is a text file."),
         (b"", "is empty."),
         (None, "is not an ONNX model, or it is cut off."),
     ],

@@ -164,7 +164,7 @@ def test_of_releases_with_the_same_sdk_the_lowest_version_is_suggested(
 
 def test_an_older_sdk_only_causes_a_note(tmp_path: Path) -> None:
     verdict = judge(model_for(tmp_path, 60, "v2.48.0.260929181845"), npu())
-    assert verdict.notes == ("Compiled with older QNN (2.48) than the host's (2.51).",)
+    assert verdict.notes == ("Compiled with an older QNN (2.48) than the QNN of this host (2.51).",)
 
 
 def test_without_a_version_no_verdict_is_given(tmp_path: Path) -> None:

@@ -185,9 +185,9 @@ def test_functions_that_cannot_be_inlined_are_refused(functions: list[Any], says
     [
         ({"offset": "4096"}, "w.bin of the model is cut off"),
         ({"offset": str(2**64 - 8), "length": "16"}, "w.bin of the model is cut off"),
-        ({"length": str(2**70)}, "from 0 on in the file w.bin"),
-        ({"offset": "-8"}, "from -8 on in the file w.bin"),
-        ({"offset": "1e3"}, "from 1e3 on in the file w.bin"),
+        ({"length": str(2**70)}, "at offset 0 of the file w.bin"),
+        ({"offset": "-8"}, "at offset -8 of the file w.bin"),
+        ({"offset": "1e3"}, "at offset 1e3 of the file w.bin"),
     ],
 )
 def test_weights_in_a_truncated_file_are_refused(entries: dict[str, str], says: str, tmp_path: Path) -> None:

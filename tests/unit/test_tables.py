@@ -84,7 +84,7 @@ def test_the_cause_of_a_crash_uses_only_the_groups_of_its_line(rule: Any) -> Non
 
 def test_a_hint_is_a_text_of_the_table_or_of_a_function() -> None:
     assert hint("file path in ep_cache_context does not exist", Circumstances()) == (
-        "This model is compiled, and the .bin file that it refers to is not in its folder.",
+        "This model is compiled, but the .bin file to which it refers is not in its folder.",
         "Keep the .onnx file and its .bin file together, and do not rename them.",
     )
     cause, fix = hint("MyOp(-1) is not a registered function/op", Circumstances(custom_op_libraries=("/a/b.so",)))

@@ -100,9 +100,11 @@ def test_no_process_overwrites_a_difference_of_another(tmp_path: Path) -> None:
     program = """if True:
         import sys
         from pathlib import Path
+        from qnnbridge_host.cache import memo
         from qnnbridge_host.cache.memo import Verdicts
         from qnnbridge_protocol.model_records import MADE_UP, NumbersReport, OutputNumbers
         import time
+        memo.LOCK_WAIT_S = 60  # on a busy machine a process would give up the lock and not count its comparison
         kept = Verdicts(Path(sys.argv[1]))
         for number in range(25):
             state = "differs" if (sys.argv[2], number) == ("2", 12) else "agrees"

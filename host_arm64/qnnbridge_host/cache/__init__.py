@@ -19,7 +19,6 @@ logged once. Only errors of the model itself, deadlines and cancellation reach t
 - `key`: everything that a compiled model depends on, and which sessions are cached;
 - `store`: entries, complete or absent, below the size limit;
 - `memo`: hashes of unchanged files, models that are not compiled again or whose weights the NPU cannot map,
-verdicts on
-  numbers;
+  verdicts on results;
 - `files`: small files, written atomically; one compiler at a time, entries in use, heartbeats; temporary folders.
 """

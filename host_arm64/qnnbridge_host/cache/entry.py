@@ -103,7 +103,7 @@ class EntryManifest:
         versions = host.get("versions", {}) if isinstance(host, dict) else None
         proper = isinstance(versions, dict) and isinstance(providers, list)
         if not proper or not all(isinstance(p, list) and len(p) == 2 and isinstance(p[1], dict) for p in providers):
-            raise Damaged("the manifest describes its inputs in an unknown form")
+            raise Damaged("the inputs in the manifest have an unknown format")
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
             raise Damaged("the manifest lists files that an entry does not have")
 

@@ -67,7 +67,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _whole_number(text: str) -> int:
-    """Parse an integer; refuse values that no record contains, and that floats and the wire cannot handle."""
+    """Parse an integer; refuse integers that are too large for floats and the wire. No record contains such
+    integers."""
     number = int(text)
     if not -(2**63) <= number < 2**64:
         raise ValueError("a number is too large")
@@ -258,7 +259,7 @@ def try_hold(path: Path) -> Held | None:
     # Refuse a link, because taking the lock would truncate its target.
     if os.path.islink(path):
         raise NotOurs(errno.ELOOP, "It is a link, so it is not used", os.fspath(path))
-    # `thread_local=False`: a session may be released in another thread than the one that created it.
+    # `thread_local=False`: a session may be created in one thread and released in another thread.
     lock = FileLock(os.fspath(path), thread_local=False)
     try:
         lock.acquire(timeout=0)

@@ -38,8 +38,8 @@ HARMLESS_OPTIONS: Final = frozenset(
     )
 )
 
-# Prefixes of config entries with the same property. The last one is a location, whose contents are part of the
-# fingerprint.
+# Prefixes of config entries that do not change the graph. The last prefix is for a folder whose contents are part
+# of the fingerprint.
 HARMLESS_ENTRIES: Final = (
     *("session.log_", "session.intra_op", "session.inter_op", "session.force_spinning_stop"),
     *("session.enable_profiling", "session.use_per_session_threads"),

@@ -175,8 +175,8 @@ def rows_of_session(
 def rows_here(
     soc_model: str | None, htp_arch: str | None, versions: Mapping[str, str], *, simulator: bool
 ) -> RowsHere:
-    """Return the rows that apply to a chip on this computer. If nothing was measured, these are the table's
-    rows."""
+    """Return the rows that apply to a chip on this computer. If nothing was measured, return the rows of the
+    table."""
     kept = read_measured()
     if not kept:
         return AS_IN_THE_TABLE

@@ -404,7 +404,7 @@ class Verdicts(JsonFolder):
                 content, attempts = {}, 0
             if attempts >= MAX_ATTEMPTS:
                 return False
-            # The result of an earlier comparison stays until this one ends.
+            # Keep the result of an earlier comparison until this comparison ends.
             kept = content if self._report(key, content) is not None else {}
             self._write(key, {**kept, "schema": SCHEMA, "attempts": attempts + 1})
             return True

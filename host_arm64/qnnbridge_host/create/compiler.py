@@ -1,4 +1,4 @@
-"""Compiles models in a worker: complete files in a folder, or an error with its cause.
+"""Compile models in a worker. The result is complete files in a folder, or an error with its cause.
 
 The worker compiles; the serving host checks the results. Invariants: the worker has ended when the functions
 return, and they leave no half-written file unless they raise. Any thread; jobs are independent.
@@ -49,7 +49,7 @@ _log = log_of("qnnbridge.compiling")
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
 _BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
-# Beginning of the fix in an error if some dimensions lack a usable name.
+# Beginning of the fix in a session's refusal if some free dimensions lack a usable name.
 _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
 # Stem of staged files. Users never see this stem: `StagingDir.in_real_words` inserts the real file name into
 # errors.

@@ -63,7 +63,7 @@ _EDGES: Final = "offload_graph_io_quantization"
 
 # Raise these errors: without the cache the session would fail in the same way, or after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
-# A reset of the NPU says nothing about the entry.
+# These errors report a reset of the NPU, which an entry does not cause.
 _NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
 
 
@@ -126,8 +126,8 @@ class SessionCache:
     # --- before the model to load is chosen ---
 
     def parting_needed(self, host: HostInfo) -> parting.Parting | None:
-        """Return why the model's gates must be separated; ``None`` unless the stored verdict on its outputs is
-        "differs"."""
+        """Return why the model's gates (Sigmoid, Tanh) must be separated from other operators; ``None`` unless the
+        stored verdict on its outputs is "differs"."""
         if not self._settings.in_use:
             return None
         with contextlib.suppress(OSError):  # `find` fails in the same way and reports the error
@@ -525,7 +525,8 @@ def _described(
         # Use a new id for each compilation, so that a fault of this entry is not blamed on a later entry of the
         # same key.
         id=secrets.token_hex(16),
-        # Include all files: the two that QNN writes, and those that ONNX Runtime may add for nodes on the CPU.
+        # Include all files: the two files that QNN writes, and files that ONNX Runtime may add for nodes on the
+        # CPU.
         files=tuple(_record(Path(made.folder), name) for name in sorted(os.listdir(made.folder))),
         label=source.label,
         fingerprint=source.fingerprint,
@@ -549,8 +550,8 @@ def _spec(spec: SessionSpec) -> SessionSpec:
     """Return the session's description for the compilation. The placement is the same as in a session without the
     cache.
 
-    A session that allows the CPU computes quantization at the graph's edges on the CPU. A compilation does so only
-    with an option of QNN.
+    A session that allows the CPU computes quantization at the graph's edges on the CPU. A compilation leaves
+    quantization to the CPU only with an option of QNN.
     """
     if spec.fallback == "error":
         return spec

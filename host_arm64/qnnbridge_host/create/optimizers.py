@@ -62,8 +62,8 @@ PROOF_S: Final = 30.0
 MOST_SETS: Final = 2
 SLOW_S: Final = 2.0
 # Smallest SNR, in dB, of results that differ only by rounding. Optimizers that only fold constants and move nodes
-# change the last bits of floats: the SNR was at least 120 dB in 22 models, and 300 dB in quantised ones. A removed
-# requantisation causes 39 to 45 dB, or up to 60 dB if its steps are too fine to matter.
+# change the last bits of floats: the SNR was at least 120 dB in 22 models, and 300 dB in quantised models. A
+# removed requantisation causes 39 to 45 dB, or up to 60 dB if its steps are too fine to matter.
 LEAST_DB: Final = 50.0
 # Largest proportion of integers that may differ.
 MOST_OTHERS: Final = 0.1
@@ -211,7 +211,7 @@ class Optimizers:
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
     ) -> None:
         if spec.value_names or spec.config_entries.get(PROVE_ENTRY) == "0":
-            return  # the key does not contain the values, or the test is disabled
+            return  # initializers given as values are not part of the key, or the test is disabled
         key = self._key(source, spec)
         self._choices[key] = choice
         notes = _notes(settings)
@@ -291,13 +291,14 @@ def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None
         if limited is order:
             raise
     except BridgeError as error:
-        # The worker crashed, or the CPU cannot run the model: disable no optimizer.
+        # The worker crashed, or the CPU cannot run the model: do not disable optimizers.
         _log.debug("%s: its optimizers could not be tested: %s", order.model.label, error)
     return None
 
 
 def _proven(job: CompilerInput, order: WorkOrder) -> OptimizerChoice:
-    """Find optimizers that change results: compare level 1 with no optimization, on generated inputs."""
+    """Find optimizers that change results: compare level 1 with a session without optimization, on generated
+    inputs."""
     from qnnbridge_host.create.trials import few
     from qnnbridge_host.create.worker import Worker, WorkerSession, open_original
     from qnnbridge_host.numerics.sampling import NotMade

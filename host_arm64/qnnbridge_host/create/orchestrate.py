@@ -160,7 +160,7 @@ _Jobs = tuple[CompilerInput, ...]
 def _compiled(
     task: CompileTask, jobs: _Jobs, folder: str
 ) -> tuple[Sequence[CompiledFiles], _Jobs, tuple[str, ...]]:
-    """Compile with those of ONNX Runtime's optimizers disabled that change the model's results or break it.
+    """Compile. Disable ONNX Runtime's optimizers that change the model's results or make the model invalid.
 
     Returns:
         The results, the jobs as they were compiled, and a note for each job.
@@ -447,7 +447,7 @@ def _cure(job: CompilerInput) -> str:
 def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
     wrong = [one for one in result.differences if one.level == "wrong"]
     return CompileFailed(
-        f"{job.source.label} was compiled, but its results differ from those of the original on the CPU.",
+        f"{job.source.label} was compiled, but its results differ from the original's results on the CPU.",
         cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Tolerance for "
         f"{result.tolerance}.",
         fix=f"{_look_for_it(job)} Nothing was written. To keep the result anyway, compile with "

@@ -28,7 +28,8 @@ GATES: Final = "gates"
 
 
 class Parting(NamedTuple):
-    """Reason to separate gates: the outputs of an earlier session differ from the CPU's.
+    """Reason to separate gates (Sigmoid, Tanh) from other operators: the outputs of an earlier session differ from
+    the CPU's.
 
     report: verdict on the unchanged model. note: key of the note that records that the rewrite does not help.
     """
@@ -39,8 +40,8 @@ class Parting(NamedTuple):
 
 
 def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> Parting | None:
-    """Return why the gates must be separated; ``None`` if the gates are not the cause, or if the rewrite did not
-    help before.
+    """Return why the gates (Sigmoid, Tanh) must be separated from other operators; ``None`` if they are not the
+    cause, or if the rewrite did not help before.
 
     Args:
         root: folder of this version's cache.
@@ -48,8 +49,7 @@ def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> 
         report: the verdict with this key; its state is "differs".
         source: the model.
     """
-    # The gates are never a recorded cause. Recorded causes are operators without a fix and ONNX Runtime's
-    # optimizers.
+    # A recorded cause, such as an operator without a fix or ONNX Runtime's optimizers, never concerns the gates.
     if report.cause:
         return None
     note = note_key(key)
@@ -78,7 +78,7 @@ def is_no_better(root: Path, key: str | None, plain: NumbersReport) -> str:
         key: key of the verdict on the copy; ``None`` if the copy has no verdict.
         plain: verdict on the unchanged model.
     """
-    # The first session of the copy does not have a verdict yet: its outputs are compared like those of any session.
+    # The first session of the copy does not have a verdict yet: its outputs are compared as in any session.
     found = Verdicts(root).read(key) if key is not None else None
     if found is None or found.state != "differs":
         return ""

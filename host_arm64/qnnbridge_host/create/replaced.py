@@ -10,7 +10,7 @@ the session's folder for context binaries.
 
 Context binaries from a function of the application: QNN reads files only, so they are written to a temporary folder
 together with a copy of the model. The folder exists while the session is open. The next host that needs such a
-folder removes those of crashed hosts.
+folder removes the folders of crashed hosts.
 
 Any thread.
 """
@@ -134,7 +134,7 @@ def fixed_source(
 
     def rewrite(target: Path) -> FixedModel:
         made = _rewritten(source, wanted, folder, target, order)
-        source.check_unchanged()  # check that the hashed contents are those that were rewritten
+        source.check_unchanged()  # check that the worker has rewritten the hashed contents
         return made
 
     changed = dataclasses.replace(spec, free_dimensions_by_name={}, fix=None)
@@ -213,7 +213,7 @@ def _rewritten(
 #     v1/wrapped/KEY/model.onnx, fixed.json
 #
 # A copy is created under the lock of its key, is complete or absent, and is used only if it has the recorded
-# fingerprint. When the copies have more than a quarter of the cache's size, the least recently used ones are
+# fingerprint. When the copies have more than a quarter of the cache's size, the least recently used copies are
 # removed.
 
 
@@ -254,7 +254,7 @@ def _kept(
     if held is None:
         doing, done = words
         raise DeadlineExceeded(
-            f"The time for {source.label} was over while another process was {doing} it.",
+            f"The timeout expired while another process was {doing} {source.label}.",
             fix=f"Use a longer timeout (timeout=): the model is {done} only once.",
             details={"state": "not-started", "model": source.label},
         )
@@ -422,7 +422,7 @@ def wrapped_source(
 def _switch(entries: Mapping[str, str]) -> bool:
     value = entries.get(FLOAT_ENTRY, "0")
     if value not in ("0", "1"):
-        raise OptionError(f"{FLOAT_ENTRY}={value!r} is not known.", fix="Set it to 0 (default) or 1.")
+        raise OptionError(f"{FLOAT_ENTRY}={value!r} is not a valid value.", fix="Set it to 0 (default) or 1.")
     return value == "1"
 
 
@@ -434,7 +434,7 @@ def _kept_wrapped(
     def build(target: Path) -> FixedModel:
         written = target / WITHOUT_A_NAME
         written.write_bytes(_built(request, order))
-        source.check_unchanged()  # check that the hashed binary is the one that was read
+        source.check_unchanged()  # check that the worker has read the hashed binary
         return FixedModel(os.fspath(written), ())
 
     wanted = {

@@ -17,8 +17,8 @@ crash. The model to load is chosen in this order:
 Before each native step `request.blame` is set to what a crash is attributed to: the entry if one is loaded, else
 the model. It must be set before `enter`, because a crashed process cannot report it.
 
-Invariant: the fingerprint is that of the bytes from which the session was created. Files are stamped before and
-after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
+Invariant: the fingerprint is computed from the bytes from which the session was created. Files are stamped before
+and after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
 `DeadlineExceeded` are raised unchanged, because they do not mean that an entry or a copy is bad. Any thread.
 """
 
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 # Maximum number of entries that are tried for one session. After the second failure the model is no longer cached.
 MAX_ENTRIES: Final = 3
 # Maximum number of loads of a model whose files are touched during a load and may have changed. A touch alone is no
-# proof of a change: creating a hard link touches a file, and compilations and tools do so.
+# proof of a change: creating a hard link touches a file, and compilations and tools create hard links.
 ATTEMPTS: Final = 4
 
 
@@ -236,8 +236,8 @@ class SessionMaker:
             if isinstance(made, MadeSession):
                 why = f"{label} was not rewritten automatically: {copy.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
-            # If the model fails for another reason, return the copy's refusal: a rewrite fixes the model's fault,
-            # and the user can change the nodes on the CPU.
+            # If the model itself fails, but is not refused, return the copy's refusal: the copy lacks the model's
+            # fault, and the user can change the nodes that it leaves to the CPU.
             return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
         if isinstance(copy, PlacementRefused):
             return copy
@@ -252,7 +252,8 @@ class SessionMaker:
     def _parted(
         self, plain: Creation, choice: ModelChoice, found: Parting, copy: MadeSession | BridgeError
     ) -> MadeSession | BridgeError:
-        """Return the session of the copy with separated gates, or one of the model if that does not help.
+        """Return the session of the copy with separated gates (Sigmoid, Tanh), or a session of the model if the
+        separation does not help.
 
         In the second case a note prevents later sessions from trying again. copy: the session of the copy, or the
         error of creating it.
@@ -325,8 +326,8 @@ class SessionMaker:
         return creation._replace(spec=choice.applied(creation.spec))
 
     def _with_optimizers(self, creation: Creation) -> MadeSession:
-        """Create the session with those of ONNX Runtime's optimizers disabled that change the model's results or
-        break it."""
+        """Create the session. Disable ONNX Runtime's optimizers that change the model's results or make the model
+        invalid."""
         from qnnbridge_protocol.model_records import Notice
 
         _leave_native_code(creation)
@@ -420,7 +421,7 @@ class SessionMaker:
             try:
                 session, loaded = self._native(creation, loadable)
             except BridgeError as error:
-                creation.order.stop.check()  # a withdrawn request says nothing about the entry
+                creation.order.stop.check()  # a withdrawn request does not mean that the entry is faulty
                 if not cache.load_failed(loadable, error):
                     raise
             else:

@@ -183,8 +183,9 @@ def _adapter(ort: Any, found: Installed, on_phase: Callable[..., None]) -> QnnAd
     return NoQnn(
         ProviderUnavailable(
             f"The engine {engine!r} cannot be used in this Python.",
-            cause=f"onnxruntime-qnn {found.onnxruntime_qnn} is ONNX Runtime with QNN built in; it takes no other.",
-            fix="Give the host a Python with plain onnxruntime 1.24 or newer, or leave the engine out.",
+            cause=f"onnxruntime-qnn {found.onnxruntime_qnn} is ONNX Runtime with QNN built in, which cannot load "
+            "QNN from elsewhere.",
+            fix="Use a Python with plain onnxruntime 1.24 or newer for the host, or remove the engine setting.",
             details={"engine": engine},
         )
     )
@@ -195,8 +196,8 @@ def _no_runtime(
 ) -> ProviderUnavailable:
     if python < OLDEST_PYTHON:
         fix = (
-            "Give the host Python 3.11 or newer (onnxruntime-qnn has no wheel for older ones): `qnnbridge setup` "
-            "makes such a host."
+            "Give the host Python 3.11 or newer (onnxruntime-qnn has no wheel for older versions): `qnnbridge "
+            "setup` creates such a host."
         )
     elif found.onnxruntime is None:
         fix = f"Install it there: {install_command('host', python=sys.executable)}"

@@ -378,8 +378,8 @@ class OrtSession:
     ) -> None:
         self.info = info
         self._ort = ort
-        # Hold both in one tuple: a run keeps a reference to the tuple, so that they survive a `close` during the
-        # run.
+        # Hold session and kept objects in one tuple: a run keeps a reference to the tuple, so that both survive a
+        # `close` during the run.
         self._native: tuple[Any, object] | None = (session, kept)
         self._circumstances = circumstances
         self._qnn_version = qnn_version

@@ -37,8 +37,7 @@ class Circumstances(NamedTuple):
         lacking: files with weights that are missing or truncated (`scan.lacking_weights`).
         custom_op_libraries: the libraries that are registered for the session.
         on_qnn: operators of the session's nodes on QNN, for a failed run without a reason from QNN.
-        empty_inputs, empty_results: inputs and other tensors of the model that have no elements, for a failed
-        creation.
+        empty_inputs, empty_results: inputs and other tensors of the model without elements, for a failed creation.
         known_fault, known_cure: description and fix of the model's operators for which QNN is known to fail.
     """
 
@@ -121,7 +120,7 @@ def _finalize_cause(circumstances: Circumstances) -> str:
 def _finalize_fix(circumstances: Circumstances) -> str:
     chips = parse_chips(circumstances.soc_model) if circumstances.soc_model else ()
     archs = [arch_of(chip) for chip in chips]
-    # A computer with an NPU needs no soc_model: QNN asks the driver.
+    # A computer with an NPU does not need soc_model: QNN gets the chip from the driver.
     if not chips and circumstances.simulator:
         return (
             "Set the provider option soc_model to the chip for which the model is intended, for example 60 (X "
@@ -334,7 +333,7 @@ MEMORY_CAUSE = (
     "The NPU's memory is full, or the weights could not be mapped. One process can use about 3.5 GB of this memory."
 )
 MEMORY_FIX = (
-    "Close other sessions and programs that use the NPU (`qnnbridge top` shows those of the daemon), "
+    "Close other sessions and programs that use the NPU (`qnnbridge top` shows the sessions of the daemon), "
     "or split the model."
 )
 

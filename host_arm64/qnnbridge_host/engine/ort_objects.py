@@ -340,8 +340,8 @@ COMPONENT_CONTEXT = ObjectKind("ModelPackageComponentContext", None, {})
 
 # --- functions of ONNX Runtime's build and its quantization ----------------------------------------------
 #
-# These functions take and return arrays, or list operators and kernels. They keep no state. Only functions of the
-# two tables can be called.
+# These functions take and return arrays, or list operators and kernels. They do not store state. Only functions of
+# the two tables can be called.
 
 # Functions that write into their arguments.
 QUANTIZERS = frozenset(
@@ -363,7 +363,9 @@ _PLAIN = (str, int, float, bool, type(None))
 def _function(call: ObjectCall, table: frozenset[str]) -> Any:
     name = argument(call, "name", str)
     if name not in table:
-        raise RemoteValueError(f"{name!r:.80} is not a function that may be called this way.")
+        raise RemoteValueError(
+            f"{name!r:.80} is not one of the functions of ONNX Runtime that an application may call in the host."
+        )
     found = getattr(bindings, name, None)
     if found is None:
         raise errors.NotImplemented(f"The host's onnxruntime {ort.__version__} does not have {name}.")
@@ -557,7 +559,7 @@ def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])
 
     made = _compile(compiler, call, lambda native: native.compile_to_stream(write), None)
-    if made is not None:  # ONNX Runtime compiled into files, and the function got nothing yet
+    if made is not None:  # ONNX Runtime has written the result to files and has not called the function
         write(made)
 
 

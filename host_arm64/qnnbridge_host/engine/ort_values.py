@@ -64,8 +64,8 @@ def to_ort_value(ort: Any, value: Any, name: str) -> Any:
     if isinstance(value, (list, dict)):
         raise errors.NotImplemented(
             f"{name!r} is a sequence or a map, which cannot be converted to an OrtValue.",
-            cause="ONNX Runtime's Python API cannot create one, but the call needs it because numpy lacks the "
-            "element type of an output.",
+            cause="ONNX Runtime's Python API cannot create such an OrtValue, but the call needs OrtValues because "
+            "numpy lacks the element type of an output.",
         )
     if not isinstance(value, ort.OrtValue):
         # This is the error message of InferenceSession.run.
@@ -164,7 +164,7 @@ def _sparse(tensor: Any) -> Sparse:
         return Sparse(np.array(values), shape, "csr", (np.array(view.inner()), np.array(view.outer())))
     try:
         indices = np.array(native.get_blocksparse_data().indices())
-    except RuntimeError as error:  # up to 1.32 ONNX Runtime reads int32 indices as int64 and refuses them
+    except RuntimeError as error:  # up to 1.32 ONNX Runtime reads int32 indices as int64, and refuses them
         raise errors.NotImplemented(
             f"A sparse tensor in the format {kind} cannot be sent to the application.",
             cause=f"ONNX Runtime does not return its indices: {str(error).strip()}",

@@ -46,8 +46,8 @@ class PlacementTarget(NamedTuple):
 class SessionOperators(NamedTuple):
     """Properties of a session's operators that determine the advice in an error.
 
-    without_qnn: operators that QNN supports for no size and type. none_for_qnn: whether this applies to all
-        operators. quantised: whether the session contains QuantizeLinear or DequantizeLinear.
+    without_qnn: operators that QNN does not support for any size and type. none_for_qnn: whether this applies to
+        all operators. quantised: whether the session contains QuantizeLinear or DequantizeLinear.
     """
 
     without_qnn: tuple[str, ...] = ()
@@ -286,7 +286,7 @@ def _fix(
     if compiled:
         return f"Change these nodes in the original model so that QNN supports them, and compile it again. {allow}"
     if not free and not _DYNAMIC.isdisjoint(on_cpu):
-        lacks = f"QNN has no {_named(on_cpu)}"
+        lacks = f"QNN does not support {_named(on_cpu)}"
         return f"Use the float model, or quantise it with qnnbridge quantize; {lacks}. {allow}"
     if operators.none_for_qnn:
         return f"Run the model on the CPU provider, or replace these operators by others. {allow}"

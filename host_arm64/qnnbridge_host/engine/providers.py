@@ -168,7 +168,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     strict = spec.fallback == "error"
     if strict:
         entries.setdefault(DISABLE_CPU_FALLBACK, "1")
-    # Nodes that QNN leaves to the CPU compute what the reference computes.
+    # With these entries, nodes that QNN leaves to the CPU compute the same results as the reference.
     entries = {**EXACT_ENTRIES, **entries}
     target = PlacementTarget(
         qnn_options.backend_of(options),

@@ -87,12 +87,12 @@ _TABLE = (
     Option("backend_type", "choice", BACKEND_TYPES),
     _number("device_id"),
     Option("soc_model", "soc"),
-    # If soc_model is given as well, QNN uses only soc_model, even if the two contradict each other.
+    # QNN ignores htp_arch if soc_model is given, even if the two options contradict each other.
     Option("htp_arch", "number", ("0", "68", "69", "73", "75", "79", "81"), grows=True),
     # 0 is QNN's default and means the whole VTCM.
     _number("vtcm_mb"),
     Option("htp_performance_mode", "choice", PERFORMANCE_MODES),
-    # In microseconds.
+    # Latency in microseconds.
     _number("rpc_control_latency"),
     Option("qnn_context_priority", "choice", PRIORITIES, choices_since=_PRIORITIES_SINCE),
     _number("htp_graph_finalization_optimization_mode", 0, 3),
@@ -181,7 +181,7 @@ BACKEND_LIBRARIES: Mapping[str, str] = {
 
 # --- ONNX Runtime's configuration keys -------------------------------------------------------------------
 #
-# ONNX Runtime stores any key and does not report unknown ones. Its releases add keys, so an unknown key is passed
+# ONNX Runtime stores any key and does not report unknown keys. Its releases add keys, so an unknown key is passed
 # on, unless it differs from a known key by at most two keystrokes.
 
 # If this environment variable is 1 in the host, option names are not checked (values still are).

@@ -1,9 +1,9 @@
 """Generation: a native generator, and the history needed to create an equivalent one.
 
 genai handles windows of a fixed size wrongly: it pads a prompt to a multiple of the window and counts the pads, so
-short prompts write beyond max_length, and a second prompt in the same generator is placed after the pads. With all
-shapes, genai loses the last token of an answer when a further prompt is appended. This module keeps the real
-tokens, and creates a new native generator whenever the old one would be wrong:
+short prompts write beyond max_length, and a second prompt in the same generator is placed after the pads. With
+fixed and with dynamic shapes, genai loses the last token of an answer when a further prompt is appended. This
+module keeps the real tokens, and creates a new native generator whenever the old one would be wrong:
 
     EMPTY -- append --> NATIVE -- generate --> NATIVE
       ^                   |
@@ -44,20 +44,21 @@ from qnnbridge_protocol.errors import (
     PromptRefused,
 )
 
-# How long a token waits to share a frame with the next one: too short to see, but longer than sending a frame.
+# Seconds that a token waits for the next token, so that one frame contains both: too short to notice, but longer
+# than sending a frame takes.
 HOLD_S: Final = 0.002
 # Logit of a forbidden token: far below any other logit, but finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
-# Options by which genai allocates memory before it checks them, and their maximum.
+# Options for which genai allocates memory before it checks their values, and the maximum of their values.
 _SIZES: Final = ("batch_size", "num_beams", "num_return_sequences")
 _MOST_SEQUENCES: Final = 1024
 
 
 @dataclasses.dataclass
 class GenerationSettings:
-    """Everything needed to create a generator. search: options by name. guidance: type, data, whether to use ff
-    tokens."""
+    """Everything needed to create a generator. search: options by name. guidance: type, data, and whether
+    fast-forward tokens are used."""
 
     search: dict[str, float | bool]
     guidance: tuple[str, str, bool] | None = None
@@ -105,7 +106,7 @@ class Generation:
         self._seen = 0
         # Whether the native generator has more tokens than the history.
         self._is_ahead = False
-        # The native generator while it processes a prompt.
+        # The native generator while it processes a prompt; ``None`` at other times.
         self._prefilling: Object | None = None
         # Whether the native generator has the logits of the next token, so that it need not run the model.
         self._has_logits = False
@@ -116,7 +117,7 @@ class Generation:
         self.repairs = Repairs()
         # How often tokens of the history were dropped or replaced.
         self.cuts = 0
-        # Decoder of the current answer, if the client takes texts.
+        # Decoder of the current answer, if the client requests text.
         self.texts: AnswerTexts | None = None
         folder = model.folder
         self._window = folder.window
@@ -145,7 +146,8 @@ class Generation:
         self.done, self._is_ahead, self._native = False, False, None
 
     def align(self, length: int) -> None:
-        """Drop the tokens generated ahead: the client has taken the first `length` tokens."""
+        """Drop the tokens after the first `length`: they were generated in advance, and the client has not taken
+        them."""
         if length > len(self.tokens):
             raise GenerationError("The host's generator has fewer tokens than the application.")
         if length < len(self.tokens):
@@ -154,7 +156,7 @@ class Generation:
             self.base = min(self.base, length)
             self._is_ahead, self.done = True, False
             # A native generator with pads, without a shared cache or without tokens cannot be rewound: drop it. The
-            # next call creates another one.
+            # next call creates another native generator.
             if not self._appends or not self._shares or not length:
                 self._native = None
 
@@ -194,7 +196,7 @@ class Generation:
 
     def interrupt(self) -> None:
         """Stop the processing of a prompt, from another thread. ONNX Runtime checks for it between two nodes."""
-        # Read once: the generating thread may clear it at any moment.
+        # Read the attribute once: the generating thread may clear it at any moment.
         native = self._prefilling
         if native is not None:
             with contextlib.suppress(BridgeError):
@@ -225,14 +227,15 @@ class Generation:
     # --- native steps ---
 
     def _append(self, tokens: Sequence[int], stop: StopSignal) -> bool:
-        """Append to the native generator. Return False and discard it if that is impossible or was stopped.
+        """Append tokens to the native generator. If this fails or is stopped, discard the native generator and
+        return False.
 
         The last generated token is appended again: the model has not processed it, and genai loses it.
         """
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
         # A rewind resets guidance to the beginning of an answer: right for a new answer, wrong within one.
         guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
-        # genai ignores a pad token at the end of the appended tokens as padding; `_build` forces it.
+        # genai ignores a pad token at the end of the appended tokens as padding, so let `_build` force it.
         filled = not tokens and last == [self._model.filler]
         if self._appends and (self._shares or not last) and not guided and not filled:
             self._prefilling = self._native
@@ -240,7 +243,7 @@ class Generation:
             try:
                 with self._model.turns.prompt():
                     if last:
-                        # Removes the last token, which the model has not processed. It is appended again with the
+                        # Remove the last token, which the model has not processed. It is appended again with the
                         # new tokens.
                         self._call("OgaGenerator_RewindTo", len(self.tokens) - 1)
                     if last or tokens:
@@ -406,8 +409,9 @@ class Generation:
             with self._model.turns:
                 if self._is_done():
                     raise PromptRefused(
-                        "The history does not fit into the model's windows.",
-                        cause="It ends an answer within its last window, which cannot be fed token by token.",
+                        "The history does not fit into the model's windows of fixed size.",
+                        cause="The generator ended the answer before it had received the rest of the history, "
+                        "which is fed token by token.",
                         fix="Begin a new conversation, or shorten the history.",
                     )
                 # Reading the logits runs the model, which would overwrite logits set before.
@@ -512,7 +516,7 @@ class Generation:
         named = self._settings.named
         marks = frozenset[int]() if named is None else named.tokens
         wrong = None
-        # A check of the bounds is faster than one of each token.
+        # Comparing the smallest and the largest token with the bounds is faster than checking each token.
         if min(tokens) < 0 or max(tokens) >= size:
             wrong = next((one for one in tokens if not 0 <= one < size and one not in marks), None)
         if wrong is not None:
@@ -522,12 +526,12 @@ class Generation:
                 fix="Encode the text with this model's tokenizer.",
                 details={"token": wrong, "vocab_size": folder.vocab_size},
             )
-        # The rows of a batch follow each other.
+        # For a batch, the list contains the rows one after the other.
         total = (len(self.tokens) + len(tokens)) // self.rows
         if total > self.max_length:
             raise PromptRefused(
                 f"{total} tokens do not fit into max_length {self.max_length}.",
-                cause=f"{len(self.tokens)} tokens are there, and {len(tokens)} were appended.",
+                cause=f"The generator has {len(self.tokens)} tokens, and the call appends {len(tokens)}.",
                 fix="Shorten the prompt, or raise max_length up to the model's context of "
                 f"{folder.context_length} tokens.",
                 details={"tokens": total, "max_length": self.max_length, "context_length": folder.context_length},
@@ -552,7 +556,7 @@ def _has_pads(filler: int | None) -> PromptRefused:
     return PromptRefused(
         f"The prompt has the model's pad token {filler}.",
         cause="genai ignores the token as padding, and would answer another prompt.",
-        fix="Leave it out of the prompt.",
+        fix="Remove the token from the prompt.",
         details={"token": filler},
     )
 

@@ -19,7 +19,8 @@ from urllib.parse import unquote
 
 from qnnbridge_protocol.errors import GenerationError
 
-# Characters of a schema or grammar, and levels of JSON in a schema. The library accepts fewer levels.
+# Maximum number of characters of a schema or grammar, and of nesting levels of a schema. The library accepts fewer
+# levels.
 MOST_CHARACTERS: Final = 1_000_000
 MOST_LEVELS: Final = 128
 # Sum of minItems and maxItems of all arrays of a schema; 100,000 take a second. The library creates a rule for each
@@ -101,7 +102,7 @@ class _Bounds:
             elif isinstance(value, int) and value < -LARGEST:
                 raise _refused(
                     f"The JSON schema has the integer {str(value)[:40]}, which is out of range.",
-                    f"Give integers from -2**62 ({-LARGEST}) on.",
+                    f"Use integers of at least -2**62 ({-LARGEST}).",
                 )
 
     def _keywords(self, schema: dict[str, Any]) -> None:
@@ -121,28 +122,34 @@ class _Bounds:
             self._count("characters of patterns", len(pattern))
             if _repetitions(pattern) > MOST_REPETITIONS:
                 raise _refused(
-                    f"A pattern of the JSON schema repeats something more than {MOST_REPETITIONS:,} times, one "
-                    f"repetition inside of another: {pattern[:60]}",
-                    "Give the inner or the outer one a smaller number, or * and +.",
+                    "A pattern of the JSON schema has nested repetitions with a product of more than "
+                    f"{MOST_REPETITIONS:,}: {pattern[:60]}",
+                    "Lower the count of the inner or the outer repetition, or use * or +.",
                 )
 
     def _count(self, what: str, number: float) -> None:
         self._sums[what] += int(number)
         most, fix = _MOST[what]
         if self._sums[what] > most:
-            raise _refused(f"The JSON schema has more than {most:,} {what}, all of its parts together.", fix)
+            raise _refused(f"The JSON schema has more than {most:,} {what}, counted over all of its parts.", fix)
 
 
 # Limit of each sum, and the fix in the error message.
 _MOST: Final[Mapping[str, tuple[int, str]]] = {
-    "items": (MAX_ITEMS, "Lower minItems and maxItems, or leave maxItems away."),
-    "alternatives": (MOST_ALTERNATIVES, "Describe the values by a pattern, or leave some out."),
-    "properties": (MOST_PROPERTIES, "Leave some out, or describe them by additionalProperties."),
-    "required names": (MOST_REQUIRED, "Leave some out of required."),
-    "characters of names and texts": (MOST_TEXT, "Shorten the texts of const and enum, and names of properties."),
-    "ranges": (MOST_RANGES, "Leave minimum and maximum out, and check the answer afterwards."),
-    "remainders": (MOST_REMAINDERS, "Give multipleOf a rounder number, or check the answer afterwards."),
-    "characters of patterns": (MOST_PATTERN_CHARACTERS, "Shorten them; many fixed texts belong into enum."),
+    "items": (MAX_ITEMS, "Lower minItems and maxItems, or omit maxItems."),
+    "alternatives": (MOST_ALTERNATIVES, "Describe the values by a pattern, or remove some of them."),
+    "properties": (MOST_PROPERTIES, "Remove some properties, or describe them by additionalProperties."),
+    "required names": (MOST_REQUIRED, "Remove some names from required."),
+    "characters of names and texts": (
+        MOST_TEXT,
+        "Shorten the strings in const and enum, and the names of properties.",
+    ),
+    "ranges": (MOST_RANGES, "Remove minimum and maximum, and check the answer afterwards."),
+    "remainders": (MOST_REMAINDERS, "Use a multipleOf with fewer digits, or check the answer afterwards."),
+    "characters of patterns": (
+        MOST_PATTERN_CHARACTERS,
+        "Shorten the patterns; use enum for a list of fixed strings.",
+    ),
 }
 _LISTS: Final = {
     "alternatives": ("anyOf", "oneOf", "allOf", "prefixItems"),
@@ -155,7 +162,7 @@ _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 
 def _repetitions(pattern: str) -> int:
     """Return the largest product of nested counted repetitions; 0 if no repetition contains another."""
-    # Largest product within each open group. The first entry is that of the whole pattern.
+    # Largest product within each open group. The first entry is for the whole pattern.
     groups, at, closed, worst = [1], 0, 1, 0
     while at < len(pattern):
         sign = pattern[at]
@@ -265,7 +272,7 @@ def _schemas(kind: str, data: str) -> Iterator[Any]:
             yield json.JSONDecoder().raw_decode(data, begin)[0]
         except (ValueError, RecursionError) as error:
             if isinstance(error, RecursionError) or "integer string conversion" in str(error):
-                raise _refused("The JSON schema is nested too deep, or has a number of too many digits.") from None
+                raise _refused("The JSON schema is nested too deeply, or a number is too long.") from None
             continue
 
 

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from qnnbridge_protocol.errors import PromptRefused
 
-# onnxruntime-genai 0.18 has the same limits; older releases have none.
+# onnxruntime-genai 0.18 has the same limits; older releases have no limits.
 MOST_PIXELS: Final = 100_000_000
 LONGEST_SIDE: Final = 16_384
 # A progressive JPEG has about ten scans. Each scan can take as long as the whole picture.
 MOST_SCANS: Final = 100
-# Segments of a JPEG and the tables in them. Cameras write a few hundred at most.
+# Maximum number of segments and tables of a JPEG. Cameras write a few hundred at most.
 MOST_PARTS: Final = 5_000
 # Samples of all channels together, of four bytes each when decoded: an hour and a half of mono at 48 kHz.
 MOST_SAMPLES: Final = 2**28
@@ -54,7 +54,7 @@ def check_picture(data: bytes, number: int) -> None:
         try:
             width, height = _Jpeg(data).check()
         except _Damaged as damaged:
-            raise _refused(number, f"It is a JPEG that is damaged: {damaged}.") from None
+            raise _refused(number, f"The JPEG is damaged or of an unsupported type: {damaged}.") from None
     else:
         raise PromptRefused(
             f"Picture {number} is neither PNG nor JPEG.",
@@ -65,7 +65,7 @@ def check_picture(data: bytes, number: int) -> None:
     if not (0 < width <= LONGEST_SIDE and 0 < height <= LONGEST_SIDE and width * height <= MOST_PIXELS):
         raise PromptRefused(
             f"Picture {number} has {width} x {height} pixels.",
-            cause=f"A picture may have {MOST_PIXELS:,} pixels, and {LONGEST_SIDE:,} in a row or column.",
+            cause=f"At most {MOST_PIXELS:,} pixels are allowed, and at most {LONGEST_SIDE:,} in a row or column.",
             fix="Make it smaller: models scale pictures down in any case.",
             details={"picture": number, "width": width, "height": height},
         )
@@ -128,9 +128,9 @@ class _Jpeg:
                 self._scan(body)
                 _require(scans <= MOST_SCANS, f"it has more than {MOST_SCANS} scans")
             elif marker == 0xDD:
-                _require(len(body) == 2, "an interval of restarts")
+                _require(len(body) == 2, "its restart interval is invalid")
             else:
-                _require(marker in _PASSED_OVER, f"the part {marker:02X} is of no kind that is decoded")
+                _require(marker in _PASSED_OVER, f"its segment {marker:02X} has a type that cannot be decoded")
         _require(scans > 0 and self._size is not None, "it has no picture")
         assert self._size is not None
         return self._size
@@ -148,7 +148,9 @@ class _Jpeg:
             if marker == 0xD9:
                 return
             size = int.from_bytes(data[at : at + 2], "big")
-            _require(marker > 0xBF and not 0xD0 <= marker <= 0xD8, f"the part {marker:02X} stands in a wrong place")
+            _require(
+                marker > 0xBF and not 0xD0 <= marker <= 0xD8, f"its segment {marker:02X} is in a wrong position"
+            )
             _require(size >= 2 and at + size <= len(data), "it is cut off")
             self._count()
             yield marker, data[at + 2 : at + size]
@@ -161,8 +163,8 @@ class _Jpeg:
 
     def _frame(self, body: bytes, *, progressive: bool) -> None:
         _require(self._size is None, "it has two pictures")
-        _require(len(body) >= 6 and len(body) == 6 + 3 * body[5], "the description of the picture")
-        _require(body[0] == 8 and body[5] in (1, 3, 4), "its depth or number of colours")
+        _require(len(body) >= 6 and len(body) == 6 + 3 * body[5], "its frame header is invalid")
+        _require(body[0] == 8 and body[5] in (1, 3, 4), "its sample depth or number of components is not supported")
         self._size = int.from_bytes(body[3:5], "big"), int.from_bytes(body[1:3], "big")
         _require(min(self._size) > 0, "it has no pixels")
         self._progressive = progressive
@@ -170,7 +172,7 @@ class _Jpeg:
             across, down = body[at + 1] >> 4, body[at + 1] & 15
             # A sampling factor of three makes libjpeg wait forever, and no program writes such pictures.
             fits = across in (1, 2, 4) and down in (1, 2, 4) and body[at] not in self._components
-            _require(fits, "its colours")
+            _require(fits, "the sampling factors of its components are invalid")
             self._components[body[at]] = across * down, body[at + 2]
 
     def _huffman_tables(self, body: bytes) -> None:
@@ -181,12 +183,12 @@ class _Jpeg:
             total = sum(counts)
             symbols = body[at + 17 : at + 17 + total]
             valid = kind < 2 and number < 4 and len(counts) == 16 and total <= 256 and len(symbols) == total
-            _require(valid and (kind or all(symbol <= 15 for symbol in symbols)), "a Huffman table")
+            _require(valid and (kind or all(symbol <= 15 for symbol in symbols)), "a Huffman table is invalid")
             code = 0
             for bits, count in enumerate(counts, 1):
                 code += count
-                # No code may be all ones.
-                _require(not count or code < 1 << bits, "a Huffman table")
+                # A code that consists of ones only is not allowed.
+                _require(not count or code < 1 << bits, "a Huffman table is invalid")
                 code <<= 1
             self._huffman.add((kind, number))
             at += 17 + total
@@ -197,37 +199,39 @@ class _Jpeg:
             self._count()
             wide, number = body[at] >> 4, body[at] & 15
             size = 128 if wide else 64
-            _require(wide < 2 and number < 4 and at + 1 + size <= len(body), "a table of quantisation")
+            _require(wide < 2 and number < 4 and at + 1 + size <= len(body), "a quantisation table is invalid")
             self._quantisation.add(number)
             at += 1 + size
 
     def _count(self) -> None:
         """Count a segment or table. A file full of them would keep the host busy for minutes."""
         self._parts += 1
-        _require(self._parts <= MOST_PARTS, f"it has more than {MOST_PARTS} parts")
+        _require(self._parts <= MOST_PARTS, f"it has more than {MOST_PARTS} segments and tables")
 
     def _scan(self, body: bytes) -> None:
         count = body[0] if body else 0
-        _require(self._size is not None and 1 <= count <= 4 and len(body) == 4 + 2 * count, "the head of a scan")
+        _require(
+            self._size is not None and 1 <= count <= 4 and len(body) == 4 + 2 * count, "a scan header is invalid"
+        )
         chosen = [(body[at], body[at + 1] >> 4, body[at + 1] & 15) for at in range(1, 1 + 2 * count, 2)]
-        _require(len({one for one, _, _ in chosen}) == count, "the head of a scan")
+        _require(len({one for one, _, _ in chosen}) == count, "a scan header is invalid")
         first, last, high, low = body[-3], body[-2], body[-1] >> 4, body[-1] & 15
         if self._progressive:
-            # Either the first coefficient of several components, or further ones of one component. A refinement
-            # adds one bit.
+            # A scan contains either the first coefficient of several components, or further coefficients of one
+            # component. A refinement adds one bit.
             fits = last == 0 if first == 0 else first <= last <= 63 and count == 1
-            _require(fits and low <= 13 and (high == 0 or high == low + 1), "the head of a scan")
+            _require(fits and low <= 13 and (high == 0 or high == low + 1), "a scan header is invalid")
         blocks = 0
         for component, direct, alternating in chosen:
-            _require(component in self._components, "the head of a scan")
+            _require(component in self._components, "a scan header is invalid")
             sampling, quantisation = self._components[component]
             blocks += sampling
-            _require(quantisation in self._quantisation, "a table of quantisation is missing")
+            _require(quantisation in self._quantisation, "a quantisation table is missing")
             wanted = {(0, direct), (1, alternating)}
             if self._progressive:
                 wanted = {(1, alternating)} if first else set() if high else {(0, direct)}
             _require(wanted <= self._huffman, "a Huffman table is missing")
-        _require(count == 1 or blocks <= 10, "its colours")
+        _require(count == 1 or blocks <= 10, "a scan has more than 10 blocks in an MCU")
 
 
 def _require(fits: Any, what: str) -> None:

@@ -144,7 +144,7 @@ class Turns:
 
     def _hand_over(self) -> None:
         with self._lock:
-            # `_busy` stays set while threads wait, so that new threads queue up behind the waiting ones.
+            # `_busy` stays set while threads wait, so that new threads queue up behind the waiting threads.
             if self._tokens and (self._tokens_first or not self._prompts):
                 self._tokens_first = max(0, self._tokens_first - 1)
                 self._tokens.popleft().release()
@@ -281,7 +281,8 @@ def load(
         probe: see `place`.
         engine: ONNX Runtime, for its versions and the library of QNN.
         declare: called before native code reads the model.
-        work: sends a request to a worker, which tries a release of onnxruntime-genai newer than the table.
+        work: sends a request to a worker, which tries a release of onnxruntime-genai that is newer than all tested
+            releases.
 
     Raises:
         BridgeError: the model cannot be loaded, with the reason.
@@ -304,7 +305,7 @@ def load(
         raise ModelChanged(
             f"The model {folder.label} has changed since it was loaded.",
             cause="A file of its folder, or its genai_config.json, has other contents.",
-            fix="Make a new qnnbridge.genai.Model.",
+            fix="Create a new qnnbridge.genai.Model.",
         )
     if folder.fingerprint in request.quarantined:
         raise ModelQuarantined(
@@ -318,8 +319,8 @@ def load(
         given = (request.steps, request.data)
         notes = (ensure_tried(version, folder, *given, versions, records, work),)
     native = library()
-    # Steps change the config, so the same folder with other steps is a different model. A model that may run on the
-    # CPU must not be shared with an application that forbids that.
+    # The steps of a request change the config, so the same folder with other steps is a different model. A model
+    # that may run on the CPU must not be shared with an application that forbids the CPU.
     key = json.dumps([folder.fingerprint, os.path.abspath(folder.path), request.steps, request.strict])
     with _lock:
         # The lock is held while a model is loaded, so that a second application waits and shares the model.
@@ -346,7 +347,7 @@ def load(
 
 
 def load_plain(request: ModelRequest, engine: Any) -> GenaiModel:
-    """Load a model without its placement and without sharing it."""
+    """Load a model without determining its placement. Other applications do not share the model."""
     folder = _read_folder(request)
     return _load(library(), request, folder, engine, lambda _asked: [], {})[0]
 
@@ -436,7 +437,7 @@ def _register(native: GenaiLibrary, engine: Any, folder: GenaiFolder) -> None:
     _registered = True
 
 
-# --- a folder with another config: its QNN stages do not map their weights --------------------------------
+# --- a changed copy of a config, with which QNN does not map the weights of stages ------------------------
 #
 # The functions below apply the decision of `load_mapped_or_not`. genai's functions for provider options affect the
 # decoder, but not the stages of a pipeline, and an overlay adds stages instead of replacing them. So genai reads a
@@ -619,8 +620,9 @@ def _refusal(folder: GenaiFolder, worst: StagePlacement, found: list[StagePlacem
     return PlacementRefused(
         message,
         cause=placed.cause
-        or "QNN did not take the nodes: a wrong backend_path or soc_model, or shapes that are not fixed.",
-        fix="Correct the provider options of the stage in genai_config.json, or allow it: "
+        or "QNN refused the nodes. Possible reasons: a wrong backend_path or soc_model, or shapes that are not "
+        "fixed.",
+        fix="Correct the provider options of the stage in genai_config.json, or allow the CPU: "
         "qnnbridge.genai.Model(..., fallback='cpu').",
         evidence=[f"{placed.qnn_nodes} of {total} nodes are on QNN"],
         details={"stage": worst.stage, "stages": [one.to_wire() for one in found]},
@@ -639,8 +641,8 @@ def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -
         return None
     if stamp is None:
         return None
-    # The key contains the whole stamp but its own time, because size and date alone do not identify a file, and the
-    # versions, because another driver or QNN may support other nodes.
+    # The key contains all of the stamp except the time when it was taken, because size and date alone do not
+    # identify a file; and the versions, because another driver or QNN may support other nodes.
     key = [os.path.abspath(stage.path), *stamp.to_plain()[:-1], stage.qnn_options, dict(versions)]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
     return Path(cache) / FOLDER / f"{name[:32]}.json"

@@ -37,14 +37,17 @@ class ModelInputs:
         self.tokens = [int(one) for one in ids.reshape(-1)]
 
     def describe(self) -> dict[str, Any]:
-        """Return a description for the application. kv_bytes: memory, which a daemon adds to that of KV caches."""
+        """Return a description for the application. kv_bytes: size of the inputs, which a daemon adds to the size
+        of the KV caches."""
         size = sum(int(getattr(array, "data", array).nbytes) for array in self.arrays.values())
         names = [INPUT_IDS, *self.arrays]
         return {"names": names, "tokens": self.tokens, "shape": self.shape, "kv_bytes": size}
 
     def tensor(self, name: str) -> Any:
         if name not in self.arrays:
-            raise PromptRefused(f"The inputs have no {name!r}.", fix=f"Read one of {', '.join(self.arrays)}.")
+            raise PromptRefused(
+                f"The inputs have no {name!r}.", fix=f"Use one of the names {', '.join(self.arrays)}."
+            )
         return self.arrays[name]
 
 
@@ -104,7 +107,7 @@ class ModelProcessor:
             raise PromptRefused(
                 f"{self.model.folder.label} takes one prompt at a time with pictures or sound.",
                 cause="onnxruntime-genai would ignore all prompts of the list.",
-                fix="Process each prompt by itself. Only Whisper takes several.",
+                fix="Process each prompt separately. Only Whisper models accept several prompts.",
             )
         one = (prompts[0] if prompts else "") if several else prompts
         if not one and not has_media:
@@ -121,7 +124,9 @@ def check_given(arrays: Mapping[str, Any]) -> None:
     """Refuse tensors of an application that native code would read beyond their end. Raises `PromptRefused`."""
     for name, array in arrays.items():
         if name in _INTEGERS and str(getattr(array, "dtype", "")) != "int64":
-            raise PromptRefused(f"{name} has to be a tensor of int64.", fix="Leave it as the processor made it.")
+            raise PromptRefused(
+                f"{name} must be a tensor of int64.", fix="Pass the tensor unchanged, as the processor created it."
+            )
 
 
 def named_tensors(native: GenaiLibrary, arrays: Mapping[str, Any]) -> Object:
@@ -141,7 +146,7 @@ def load_media(library: GenaiLibrary, kind: str, contents: Sequence[bytes]) -> O
     count = len(contents)
     pointers = (c_void_p * count)(*(c_void_p.from_buffer(c_char_p(one)).value for one in contents))
     sizes = (c_size_t * count)(*map(len, contents))
-    # `keeps`: the library may refer to the bytes.
+    # `keeps` holds the bytes, because the library may refer to them.
     return library.make(kind, f"OgaLoad{kind}FromBuffers", pointers, sizes, count, keeps=tuple(contents))
 
 

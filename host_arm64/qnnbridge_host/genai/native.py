@@ -275,7 +275,7 @@ _RULES: Final = (
     _Rule(
         r"[Ii]nvalid dimensions for input: past_|Unexpected input data type.*past_",
         GenerationUnsupported,
-        "This release of onnxruntime-genai cannot run the model's KV cache.",
+        "This release of onnxruntime-genai does not support the model's KV cache.",
         f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python; `qnnbridge versions` has the table.",
     ),
     _Rule(
@@ -287,20 +287,20 @@ _RULES: Final = (
     _Rule(
         r"Error opening |No such file|[Ff]ile doesn't exist|does not exist",
         GenerationFolderInvalid,
-        "A file that the model needs is not there or cannot be read.",
+        "A file that the model needs is missing or cannot be read.",
         "Copy the whole folder of the model again; genai_config.json lists the files.",
     ),
     _Rule(
         r"JSON Error|parse_error|Error encountered while parsing|context_length is 0",
         GenerationFolderInvalid,
-        "genai_config.json is damaged, lacks a field, or has one that this onnxruntime-genai does not know.",
-        "Compare it with the one that came with the model; `qnnbridge versions` has the releases for each layout.",
+        "genai_config.json is damaged, lacks a field, or has a field that this onnxruntime-genai does not support.",
+        "Compare the file with the original of the model; `qnnbridge versions` lists the releases for each layout.",
     ),
     _Rule(
         r"bad_alloc|bad allocation|[Oo]ut of memory|Failed to allocate",
         GenerationError,
         "There is not enough memory for the model and its KV cache.",
-        "Close other programs, or lower max_length: the cache is made for it.",
+        "Close other programs, or lower max_length, which determines the size of the cache.",
     ),
     _Rule(
         r"INVALID_PROTOBUF|Protobuf parsing failed|ModelProto does not have a graph",
@@ -317,7 +317,7 @@ _RULES: Final = (
     _Rule(
         r"max_length|sequence length",
         PromptRefused,
-        "The prompt and what is generated must fit into max_length.",
+        "The prompt and the generated tokens together must fit into max_length.",
         "Shorten the prompt or raise max_length; the model's context_length is the limit.",
     ),
 )
@@ -333,7 +333,7 @@ def from_genai(text: str, version: str) -> BridgeError:
         return GenerationError(
             text,
             cause="The guidance library refuses the schema or grammar, or cannot apply it to the answer.",
-            fix="Correct the schema or grammar; the text above contains the place.",
+            fix="Correct the schema or grammar; the error text above contains the position.",
             details={"genai": version, "guidance": "refused"},
         )
     # The first matching rule counts: a missing tokenizer.json is reported as a missing file, not as a tokenizer

@@ -63,8 +63,9 @@ class BatchGeneration(Generation):
         # With sampling, only prompts may be repeated, because they draw no random numbers.
         if self._option("do_sample", False) and any(count for _, count in log):
             raise StateLost(
-                "The generation of several sequences cannot be taken up again: random numbers cannot be repeated.",
-                cause="Its host has ended, or a call of it was given up halfway.",
+                "The generation of several sequences cannot be resumed, because its random numbers cannot be "
+                "repeated.",
+                cause="The host has ended, or a call of this generation was interrupted.",
                 fix="Generate again. Greedy search, beams and single sequences survive.",
             )
         self.repairs.replays += 1
@@ -98,7 +99,7 @@ class BatchGeneration(Generation):
         # genai does not check the index, and would read memory outside of the sequences.
         count = self.rows * max(1, int(self._option("num_return_sequences", 1)))
         if not 0 <= index < count:
-            raise OptionError(f"There is no sequence {index}: the generator has {count}, counted from 0.")
+            raise OptionError(f"There is no sequence {index}: the generator has {count} sequences, counted from 0.")
         if self._native is None:
             return []
         native, handle = self._model.library, self._native.handle
@@ -200,7 +201,7 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
     made = (GENERATOR, generation)
     step, room = arguments.get("step"), arguments.get("kv_room")
     # The daemon refuses a generator that needs more memory than its client has left. Until the first step, the
-    # generator has allocated none.
+    # generator has not allocated this memory.
     if not isinstance(step, Mapping) or (room is not None and generation.kv_bytes > room):
         return ObjectResult(made=made)
     rest = call._replace(arguments=step, values=tuple(values), objects=tuple(objects))
@@ -271,7 +272,7 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
     """Run the parts of a step that the request contains: restore, align, append, generate."""
     arguments = call.arguments
     stop = call.request.stopper = StopSignal()
-    # A cancel that arrived before `stopper` was set had no effect.
+    # Check again, because a cancel that arrived before `stopper` was set had no effect.
     if call.request.withdrawn:
         raise Cancelled("The call was cancelled.")
     call.enter("running")
@@ -285,10 +286,10 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
             length = argument(call, "length", int)
             if arguments.get("restore"):
                 if len(call.values) < 2:
-                    raise desync("a step that restores a history without it")
+                    raise desync("a step that restores a history, but contains no history")
                 generation.restore(_ids(call.values[1]), argument(call, "base", int))
-            # The application requests a step before it has the tokens of the one before, which may have ended the
-            # answer. Then no token follows.
+            # The application requests a step before it has received the tokens of the previous step. If that step
+            # ended the answer, no token follows.
             if prompt or not generation.done or length <= len(generation.tokens):
                 generation.align(length)
         if prompt:

@@ -28,7 +28,7 @@ class ModelTokenizer:
         self._native.call("OgaUpdateTokenizerOptions", self._object.handle, keys, values, len(options))
 
     def ids(self) -> dict[str, Any]:
-        """Return the ids of the special tokens, ``None`` where the release or the model has none."""
+        """Return the ids of the special tokens, ``None`` for a token that the release or the model lacks."""
         return {
             "bos_token_id": self._id("OgaTokenizerGetBosTokenId"),
             "pad_token_id": self._pad(),
@@ -68,8 +68,8 @@ class ModelTokenizer:
             raise GenerationError(
                 "The chat template cannot be applied to the messages.",
                 cause=error.message,
-                fix="Give a JSON list of maps with role and content, with roles that the template knows, "
-                "or another template_str.",
+                fix="Give a JSON list of maps with role and content, use only roles that the template supports, or "
+                "give another template_str.",
                 details=error.details,
             ) from None
 
@@ -102,7 +102,7 @@ def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
 
 
 class TokenStream:
-    """Decoder of single tokens. A token may add no text until the next token arrives.
+    """Decoder of single tokens. The text of a token may be incomplete until the next token arrives.
 
     function: creates the native stream from `source`, a tokenizer or a processor.
     """
@@ -136,7 +136,7 @@ class AnswerTexts:
         self.tokenizer = tokenizer
         self.start = start
         self._stream: TokenStream | None = None
-        # Length and number of cuts of the history when the stream decoded last.
+        # Length of the history, and number of its cuts, when the stream decoded last.
         self._place = (0, 0)
 
     def decode(self, history: Sequence[int], tokens: Sequence[int], *, done: bool, cuts: int) -> list[str]:

@@ -3,10 +3,10 @@
 ctypes cannot check the functions of the library: a call with unexpected arguments crashes the process or returns
 wrong tokens. So a worker calls each function that the host calls, and generates with the application's folder
 twice: through the C interface as the host does, and with the release's Python module. The host imports the release
-if both
-return the same tokens. The result is stored in a file next to the placements of stages, for the release, its
-library, the layout and the versions of ONNX Runtime and QNN. A failure counts for one day only, because it may have
-another cause, such as a full NPU. The worker's part is `trial_worker`. Safe to call from any thread.
+if both generations return the same tokens. A file next to the placements of stages stores the result, for the
+release, its library, the layout and the versions of ONNX Runtime and QNN. A failure counts for one day only,
+because it may have another cause, such as a full NPU. The worker's part is `trial_worker`. Safe to call from any
+thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TIMEOUT_S: Final = 1800.0
 FAILURE_COUNTS_S: Final = 24 * 3600.0
 
 _lock = threading.Lock()
-# Results of this process, used where there is no cache.
+# Results of this process, used without a cache.
 _kept: dict[str, dict[str, Any]] = {}
 
 
@@ -120,7 +120,7 @@ def _refusal(
         )
     what = {
         "died": "ended the process that tried it",
-        "differs": "gives other tokens through its C interface than through its own Python module",
+        "differs": "generates different tokens through its C interface and through its Python module",
         "fails": "fails through its C interface, and not through its own Python module",
     }[str(found["problem"])]
     again = "" if file is None else f" The result counts for a day; to try again at once, remove {file}."

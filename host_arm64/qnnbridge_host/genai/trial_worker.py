@@ -37,13 +37,14 @@ def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
     model = load_plain(request, engine)
     search = {"do_sample": False, "num_beams": 1.0, "num_return_sequences": 1.0}
     room = model.folder.context_length or _MAX_LENGTH
-    # A model with a fixed window gets its whole context, as in the host.
+    # For a model with a fixed window use the whole context as max_length, as the host does.
     search["max_length"] = float(room if model.folder.window is not None else min(room, _MAX_LENGTH))
     prompt = _prompt(model)
     ours = _outcome(_by_host, model, search, prompt)
     if isinstance(ours, list):
         for step in _all_functions(model):
-            with contextlib.suppress(BridgeError):  # the library accepts the call, but reports the made-up names
+            # The library accepts the arguments, and reports that the made-up names do not exist.
+            with contextlib.suppress(BridgeError):
                 step()
     module = model.library.module
     del model  # free it first: two models may not fit into the NPU
@@ -51,7 +52,7 @@ def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
 
 
 def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[str, str]:
-    """Compare the tokens or errors of the host's code (`ours`) with those of the Python module (`theirs`)."""
+    """Compare the tokens or the error of the host's code (`ours`) and of the Python module (`theirs`)."""
     if isinstance(ours, list) and isinstance(theirs, list):
         if ours == theirs:
             return {"problem": "", "words": "", "compared": "" if ours else "neither way gives a token"}
@@ -62,7 +63,7 @@ def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[st
         return {"problem": "fails", "words": str(ours), "compared": ""}
     if isinstance(ours, GenerationUnsupported):  # the layout
         return {"problem": "layout", "words": ours.message, "compared": ""}
-    # For example a model that needs an image, with which neither way can generate from tokens alone.
+    # For example, a model needs an image, so neither the host's code nor the module can generate from tokens alone.
     return {"problem": "", "words": "", "compared": f"both report {ours}"}
 
 

@@ -36,7 +36,8 @@ def refuse_large(count: int, label: str, command: str, time: str) -> None:
     string."""
     if count > LARGE_NODES:
         raise OptionError(
-            f"{label} has {count:,} nodes, and {command} takes {time} for more than {LARGE_NODES:,}.",
+            f"{label} has {count:,} nodes, and {command} takes {time} for models of more than {LARGE_NODES:,} "
+            "nodes.",
             cause="Real models have fewer; this many result from a loop that the exporter unrolled.",
             fix="Export the model with the loop as Loop or outside of it, or continue anyway: --large.",
         )
@@ -89,7 +90,7 @@ def _check_tensor(tensor: Any, name: str = "") -> None:
         raise InvalidGraph(
             f"The tensor {tensor.name or name} of the model has {'fewer' if there < promised else 'more'} bytes "
             "than its shape requires.",
-            cause=f"Its shape {list(tensor.dims)} takes {promised:,} bytes; {there:,} are there.",
+            cause=f"Its shape {list(tensor.dims)} requires {promised:,} bytes; the tensor has {there:,}.",
             fix="The file is damaged: export the model again.",
         )
 

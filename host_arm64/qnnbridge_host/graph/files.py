@@ -28,7 +28,7 @@ DATA_SUFFIX = ".data"
 # Protobuf refuses messages of 2 GiB; a margin is reserved for everything that is not weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# These errors are always about the result, because the block writes nothing else.
+# Errors of a failed write. They always concern the result, because a command writes nothing else at that time.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -131,7 +131,8 @@ class Output:
         target = Path(place_of_several(os.fspath(self.target)))
         model_data = target.with_name(self.data_name)
         self._place(model_data)
-        # For a moment readers find no model: the old model with the new weights would compute wrong results.
+        # Remove the old model first: with the new weights it would compute wrong results. Readers find no model for
+        # a moment.
         target.unlink(missing_ok=True)
         os.replace(data, model_data)
         os.replace(self.model, target)
@@ -143,7 +144,7 @@ class Output:
 
 
 def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
-    """Link files of one folder into another one, or copy them if linking is impossible.
+    """Link files of one folder into another folder, or copy them if linking is impossible.
 
     Some releases of ONNX Runtime do not find the weights of a model given as bytes, so a changed copy needs its
     weights in its folder.

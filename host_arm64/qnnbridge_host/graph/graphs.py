@@ -71,7 +71,7 @@ def load(path: Path, *, weights: bool = False) -> Any:
         raise InvalidProtobuf(
             f"{path} cannot be read as an ONNX model.",
             cause=str(error)[:500],
-            fix="Check that all files of the model are there and complete.",
+            fix="Check that all files of the model exist and are complete.",
             details={"path": str(path)},
         ) from None
     check_functions(model)
@@ -125,8 +125,8 @@ def load_tensor(tensor: Any, folder: Path) -> None:
     # accept signs, blanks and underscores.
     if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
         raise InvalidGraph(
-            f"Tensor {tensor.name} is declared with {length} bytes from {offset} on in the file {name}.",
-            cause=f"Its shape {list(tensor.dims)} takes {needed:,} bytes.",
+            f"Tensor {tensor.name} is declared with {length} bytes at offset {offset} of the file {name}.",
+            cause=f"Its shape {list(tensor.dims)} requires {needed:,} bytes.",
             fix="The model is damaged: export it again.",
         )
     with open_regular(folder / name) as file:
@@ -134,8 +134,8 @@ def load_tensor(tensor: Any, folder: Path) -> None:
         if there < needed:
             raise InvalidGraph(
                 f"The file {name} of the model is cut off.",
-                cause=f"Tensor {tensor.name} takes {needed:,} bytes from {int(offset):,} on; "
-                f"{max(0, there):,} are there.",
+                cause=f"Tensor {tensor.name} requires {needed:,} bytes at offset {int(offset):,}; the file has "
+                f"{max(0, there):,} there.",
                 fix="Copy or download the file again, or export the model again.",
             )
         file.seek(int(offset))
@@ -469,8 +469,8 @@ def _write_out_defaults(nodes: Any) -> None:
 
 
 def _make_inferable(node: Any, elements: Mapping[str, int]) -> None:
-    """Replace an operator for which onnx cannot infer shapes by one with the same shapes. elements: types of the
-    initializers."""
+    """Replace an operator for which onnx cannot infer shapes by an operator with the same shapes. elements: types
+    of the initializers."""
     if node.op_type not in _SAME_SHAPE:
         return
     from onnx import helper

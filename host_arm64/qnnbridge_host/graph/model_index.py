@@ -261,7 +261,7 @@ class Editor(ModelIndex):
     Args:
         model: the `ModelProto`.
         folder: folder of the model's external tensors.
-        right_here: rows of the known-wrong table that need no rewrite, because QNN is right on this computer.
+        right_here: rows of the known-wrong table that are not rewritten, because QNN is right on this computer.
     """
 
     def __init__(self, model: Any, folder: Path, right_here: Collection[str] = ()) -> None:

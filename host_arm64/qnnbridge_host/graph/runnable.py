@@ -44,8 +44,8 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
             if shape is None or None in shape or 0 in shape:
                 continue
             size = math.prod(shape) * (text_bytes if element == _TEXT else _element_bytes(element))  # type: ignore[arg-type]
-            # Compute the size: an allocation would not fail, because Linux grants the memory and ends the process
-            # when it uses the memory.
+            # Compute the size instead of trying: Linux grants any allocation, and ends the process when it uses the
+            # memory.
             if size > limit:
                 raise InvalidGraph(
                     f"The model computes a tensor of {_size_text(size)}.",

@@ -134,7 +134,7 @@ def has_shape(value: Any) -> bool:
 
 
 def fix(model: Any, dimensions: Dimensions) -> bool:
-    """Set free dimensions to their sizes, in place. Return whether any was set.
+    """Set free dimensions to their sizes, in place. Return whether a dimension was set.
 
     A size by input and axis applies to that axis only, even if another axis has the same symbol (real models use
     "?" for two different axes); a size by symbol applies to every axis with that symbol.
@@ -166,7 +166,7 @@ def forget_inferred(graph: Any) -> list[Any]:
     """Remove declared shapes of inner tensors and outputs that may belong to other sizes. Without them readers
     infer the shapes.
 
-    The result are the outputs that had a free axis.
+    Return the outputs that had a free axis.
     """
     del graph.value_info[:]
     free = []

@@ -217,8 +217,8 @@ class _Collector:
                 return True  # an initializer of the main graph, whose name is needed
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
-            # Skip inputs and outputs of other graphs, because callers of a session use only those of the main
-            # graph.
+            # Skip inputs and outputs of other graphs, because callers of a session use only inputs and outputs of
+            # the main graph.
             return parent.parent is not None and parent.parent.kind is schema.MODEL
         return True
 

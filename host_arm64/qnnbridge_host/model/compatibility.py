@@ -31,7 +31,7 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.errors import ContextUnusable
 from qnnbridge_protocol.specs import QNN, ProviderSpec
 
-# A version component after the second with more than six digits is a build stamp and not part of the version.
+# A third component with more than six digits is a build stamp and not part of the version.
 _NUMBERS: Final = re.compile(r"v?(\d{1,4})\.(\d{1,6})(?:\.(\d{1,6})(?!\d))?")
 
 
@@ -239,7 +239,8 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
 # host's package versions. The rules for NPUs are the same as in the QNN provider's own check, which the simulator
 # skips. The rules for the simulator were measured (onnxruntime-qnn 2.7.0).
 
-# Context binaries for architectures before this one do not run on this or newer architectures, and the reverse.
+# Context binaries for older architectures do not run on this architecture or newer ones; binaries for this
+# architecture or newer ones do not run on older architectures.
 _NEW_ARCH: Final = 73
 # Binaries for this or a newer architecture do not load on a simulator of an older chip; all other binaries load.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
@@ -526,11 +527,14 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
             f"{was.words}; this host has {host.words}", "QNN cannot read a context binary of a newer SDK.", fix
         )
     if its > ours:
-        return Verdict(RECOMPILE, f"{was.words} ({was.sdk}); this host has a slightly older one ({host.qnn_sdk})")
+        return Verdict(RECOMPILE, f"{was.words} ({was.sdk}); this host has a slightly older QNN ({host.qnn_sdk})")
     if its[:2] < ours[:2]:
         return Verdict(
             OK,
-            notes=(f"Compiled with older QNN ({short_sdk(was.sdk)}) than the host's ({short_sdk(host.qnn_sdk)}).",),
+            notes=(
+                f"Compiled with an older QNN ({short_sdk(was.sdk)}) than the QNN of this host "
+                f"({short_sdk(host.qnn_sdk)}).",
+            ),
         )
     return None
 
@@ -553,8 +557,8 @@ def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int)
     if its > ours or (its < _NEW_ARCH) != (ours < _NEW_ARCH):
         return cannot_run(
             f"{was.words}; this host has {host.words}",
-            "A context binary runs on the Hexagon architecture that it was made for or on a newer one, and V69 and "
-            "older do not mix with V73 and newer.",
+            "A context binary runs only on its own Hexagon architecture or on a newer architecture. Binaries for "
+            "V69 and older do not run on V73 and newer.",
             fix,
         )
     if its < ours:

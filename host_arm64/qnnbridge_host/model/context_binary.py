@@ -23,7 +23,7 @@ _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
 _SIZES: Final = struct.Struct("<QQQ")
 # A binary for several chips is a ZIP archive that contains one binary for each chip.
 _SEVERAL_MAGIC: Final = b"PK\x03\x04"
-# Prefixes of the name of the first file in a DLC. It follows a header of `_ENTRY_BYTES`.
+# Prefixes of the name of the first file in a DLC. The name follows a header of `_ENTRY_BYTES`.
 _CONTAINED: Final = (b"dlc.", b"htp.", b"model")
 _ENTRY_BYTES: Final = 30
 _BUILD: Final = re.compile(rb"v(\d+\.\d+\.\d+\.\d{6,})")
@@ -251,7 +251,8 @@ class TensorDescription:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GraphDescription:
-    """A graph of a binary. updateable: number of tensors that QNN could exchange; ONNX Runtime does not do so."""
+    """A graph of a binary. updateable: number of tensors that QNN could exchange; ONNX Runtime does not exchange
+    tensors."""
 
     name: str
     inputs: tuple[TensorDescription, ...]

@@ -2,7 +2,7 @@
 of its folder.
 
 QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
-and computes wrong results. The functions read files and change none; any thread.
+and computes wrong results. The functions only read files; any thread.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class Blob:
         return (
             facts.described
             and bool(facts.graphs)
-            # A match of one of the node's two names is enough: QNN checks neither, and loads a model in which one
-            # was edited.
+            # A match of one of the node's two names is enough: QNN checks neither, and loads a model even if one of
+            # the names was edited.
             and not all({node.partition_name, node.name} & set(facts.graphs) for node in self.nodes)
         )
 
@@ -348,7 +348,7 @@ def look_at_binary(path: str) -> BlobFacts:
         raise NoSuchFile(
             f"The context binary {path} cannot be read.",
             cause=f"{getattr(error, 'strerror', None) or error}.",
-            fix="Check the path; a relative one counts from the current folder.",
+            fix="Check the path; a relative path starts at the current folder.",
             details={"path": path},
         ) from None
     if facts.kind in ("empty", "text") or looks_like_container(head):

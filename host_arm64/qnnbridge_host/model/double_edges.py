@@ -23,7 +23,7 @@ _INT64: Final = "tensor(int64)"
 # QNN fails on int64 of this many dimensions at the edge of its graph.
 _WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
-# With fixed shapes, which QNN requires, the results of these operators are constants, whatever their inputs.
+# With fixed shapes, which QNN requires, the results of these operators do not depend on the values of their inputs.
 _OF_SHAPES: Final = frozenset(("Shape", "Size"))
 # Suffix in the name of a node that converts doubles on the CPU.
 CONVERSION: Final = "/conversion of a double"

@@ -42,7 +42,7 @@ def file_with_lengths(path: str) -> bytes | None:
 
 
 def with_lengths(model: bytes) -> bytes | None:
-    """Return the model with all missing length entries; ``None`` if none is missing.
+    """Return the model with all missing length entries; ``None`` if no length is missing.
 
     Also return ``None`` for a damaged model, which ONNX Runtime reports.
     """
@@ -96,7 +96,7 @@ def _completed(kind: MessageKind, data: bytes, depth: int) -> bytes:
 
 
 def _missing_entry(tensor: bytes) -> bytes:
-    """Return the encoded length entry to append to a tensor, or b"" if none is missing."""
+    """Return the encoded length entry to append to a tensor, or b"" if the tensor has one."""
     dims: list[int] = []
     element = location = 0
     names: set[str] = set()

@@ -179,8 +179,8 @@ def filler(folder: GenaiFolder) -> int | None:
     tokens, template = _tokenizer(folder.path)
     for token in tokens:
         number, text = token.get("id"), str(token.get("content"))
-        # Prefer a special token: the tokenizer creates it only from the token's own string, so plain prompts
-        # contain none. Skip the special tokens of the chat template.
+        # Prefer a special token: the tokenizer creates it only from the token's own string, so plain prompts do not
+        # contain the token. Skip the special tokens of the chat template.
         if not token.get("special") or not isinstance(number, int) or not 0 <= number < folder.vocab_size:
             continue
         if number not in {*ends, folder.pad} and text not in template:
@@ -191,7 +191,7 @@ def filler(folder: GenaiFolder) -> int | None:
 
 def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
     """Return the added tokens and the chat template, as far as they can be read."""
-    # Newer exports have the template in a separate file, older ones in the tokenizer's config.
+    # Newer exports have the template in a separate file, older exports in the tokenizer's config.
     configured, template = "", _text(path, "chat_template.jinja")
     added: Any = None
     with contextlib.suppress(ValueError, AttributeError, RecursionError):
@@ -374,7 +374,7 @@ def _unreadable(folder: GenaiFolder, stage: GenaiStage, path: str, error: Except
         folder.path,
         f"The file {os.path.basename(path)!r} of the stage {stage.name!r} cannot be read: "
         f"{getattr(error, 'strerror', None) or error}.",
-        "Copy or download the folder again, all of its files.",
+        "Copy or download the folder again with all of its files.",
         stage=stage.name,
     )
 
@@ -460,7 +460,7 @@ def installed_version() -> str | None:
 
 
 def standing_of(version: str) -> Standing:
-    """Compare a release with those that were tried."""
+    """Compare a release with the tried releases."""
     return standing(version, TRIED)
 
 

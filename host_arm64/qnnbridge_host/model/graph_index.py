@@ -232,7 +232,7 @@ class GraphIndex(abc.ABC):
         return before, behind
 
     def tensors(self, names: Sequence[str]) -> tuple[GraphTensor | None, ...]:
-        """Return the tensors of a node's inputs or outputs; None for an omitted one, whose name is ""."""
+        """Return the tensors of a node's inputs or outputs; None for an omitted tensor, whose name is ""."""
         return tuple([self.about(name) if name else None for name in names])
 
 
@@ -300,7 +300,7 @@ class _Reference(NamedTuple):
 
 
 class _Body:
-    """Contents of a graph or function. Only a function has inputs, outputs, and defaults of attributes here."""
+    """Contents of a graph or function. Inputs, outputs and defaults of attributes are stored for functions only."""
 
     def __init__(self) -> None:
         self.nodes: list[NodeEntry] = []

@@ -178,7 +178,8 @@ def shipped_numbers(model: str) -> NumbersReport | None:
 
 
 def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
-    """Read a manifest, given its path or that of the compiled model; return ``None`` if there is no manifest.
+    """Read a manifest, given the path of the manifest or of the compiled model; return ``None`` if there is no
+    manifest.
 
     Raises:
         ContextUnusable: the manifest is unreadable. It is not ignored, because only it may reveal a damaged binary.

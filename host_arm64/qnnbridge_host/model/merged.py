@@ -154,7 +154,7 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
 
 # Operators that only change the shape. QNN has one operator for all of them, and ONNX Runtime removes an Identity.
 _RESHAPES: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
-# In front of these operators the merged graph can be finalized, and its results are wrong.
+# If one of these operators follows, the merged graph can be finalized, but its results are wrong.
 _MERGED_BEHIND: Final = frozenset(("Relu", "Sigmoid", "Tanh"))
 # With five dimensions all measured results were right.
 _MOST_MERGED: Final = 4
@@ -285,7 +285,7 @@ def _does_nothing(node: GraphNode) -> bool:
     return any(one.constant and one.values == (number,) for one in node.given[first:])
 
 
-# ONNX Runtime puts a Transpose before and after these, because QNN computes them in another layout.
+# ONNX Runtime puts a Transpose before and after these operators, because QNN computes them in another layout.
 _LAYOUT_NAMES: Final = """
 AveragePool BatchNormalization Conv ConvTranspose DepthToSpace GlobalAveragePool GlobalLpPool
 GlobalMaxPool GridSample InstanceNormalization LpPool LRN MaxPool Resize SpaceToDepth Transpose Upsample
@@ -347,7 +347,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
 
     QNN computes 64-bit integers in 32 bits, and the provider does not treat such an output as a 64-bit one.
     """
-    # An output with five dimensions also ends the process with a Flatten in front of it.
+    # For an output with five dimensions the rewrite, a Flatten before the output, does not prevent the crash.
     if graph.readers(node.made[0].name) or len(sizes_of(node.made[0])) > _MOST_CURED:
         return False
     # ONNX Runtime moves a Transpose past these operators.
@@ -376,7 +376,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
     )
 
 
-# With five dimensions QNN supports these operators for int64, computed in 32 bits; it refuses Transpose and Tile.
+# Operators that QNN supports for int64 with five dimensions, computed in 32 bits. QNN refuses Transpose and Tile.
 WIDE_ON_QNN: Final[Mapping[str, tuple[int, ...] | None]] = {
     **dict.fromkeys(("Abs", "Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze"), (0,)),
     **dict.fromkeys(("Flatten", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum", "Unsqueeze"), (0,)),
@@ -405,7 +405,7 @@ def _is_known(graph: GraphIndex, tensor: GraphTensor, steps: int) -> bool:
 def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", "input", "output"]:
     """Return the side of a node on which an int64 tensor with five dimensions enters or leaves QNN's graph.
 
-    A tensor between two operators that QNN supports causes no fault.
+    A tensor between two operators that QNN supports does not cause a fault.
 
     Returns:
         "output" if such an output ends the process; "input" if the graph cannot be finalized; else "".
@@ -430,7 +430,7 @@ def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", 
 
 def takes_wide_integers(graph: GraphIndex, node: GraphNode) -> bool:
     """Return whether QNN supports an operator on int64 with five dimensions."""
-    # QNN supports no operator with six dimensions.
+    # QNN does not support operators with six dimensions.
     wider = any((tensor.rank or 0) > _WIDE for tensor in (*node.given, *node.made))
     at_the_end = node.op == "Cast" and refused_at_the_end(node, graph.outputs)
     return node.op in WIDE_ON_QNN and not wider and not at_the_end
@@ -480,7 +480,8 @@ def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
 
 def _is_number(tensor: GraphTensor, number: float) -> bool:
     """Return whether a tensor is a constant whose values all equal the number, within `_CLOSE`."""
-    # The index keeps no values of a constant with many elements; an exporter writes such a number as a scalar.
+    # The index does not store the values of a constant with many elements. Exporters write such a number as a
+    # scalar.
     values = tensor.values if tensor.constant else None
     return bool(values) and all(abs(float(value) / number - 1) < _CLOSE for value in values or ())
 

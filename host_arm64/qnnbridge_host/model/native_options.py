@@ -73,7 +73,7 @@ def refuse_native(folder: str, allowed: Collection[str], own_libraries: str | No
     Args:
         folder: the model's folder. A config that cannot be read is ignored here; `read_folder` reports it.
         allowed: options, by name as in `NativeOption.key`.
-        own_libraries: the folder of the host's QNN libraries; a `backend_path` in it needs no permission.
+        own_libraries: the folder of the host's QNN libraries; a `backend_path` in it does not need permission.
     """
     for option in native_options(folder, own_libraries):
         if option.key in allowed:
@@ -121,7 +121,7 @@ def _search(node: Any, place: tuple[str, ...], is_option: bool, own: str | None)
 
 
 def _effect(key: str, value: Any, is_option: bool, own: str | None) -> str | None:
-    """Return what an option would make ONNX Runtime do, or ``None`` if the option needs no permission."""
+    """Return what an option would make ONNX Runtime do, or ``None`` if the option does not need permission."""
     name = key.lower().removeprefix(_PREFIX)
     if value is None or value is False:
         return None

@@ -38,7 +38,8 @@ BASIC_OPTIMIZERS: Final = (
     *("CommonSubexpressionElimination", "EliminateIdentity", "TransposeOptimizer"),
     *("ConstantFoldingDQ", "ConstantFolding", "Level1_RuleBasedTransformer"),
 )
-# Optimizers of nodes on the CPU. They changed 212 of these graphs (LayerNormalization, 8-bit inputs) and broke 36.
+# Optimizers of nodes on the CPU. Of the 7,862 graphs these changed 212 (LayerNormalization, 8-bit inputs) and broke
+# 36.
 FURTHER_OPTIMIZERS: Final = (
     *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "QDQSelectorActionTransformer"),
     *("QDQS8ToU8Transformer", "GeluFusionL2", "FastGeluFusion", "QuickGeluFusion", "BiasGeluFusion"),

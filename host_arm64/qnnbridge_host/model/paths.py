@@ -29,7 +29,7 @@ _DEVICES: Final = r"(?i:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9
 
 def path_problem(path: str) -> str | None:
     """Return why a path is refused, as a sentence without full stop ("it is empty"); ``None`` if it is allowed."""
-    # Imported here because most models refer to no other file.
+    # Imported here because most models do not refer to other files.
     import ntpath
     import re
 

@@ -3,7 +3,8 @@ ONNX Runtime.
 
 A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model that was
 compiled. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect` judges
-it, and the reason. If none can run, it returns the model that was compiled, unless the session forbids compiling.
+it, and the reason. If no compiled model can run, it returns the model that was compiled, unless the session forbids
+compiling.
 
 Compiled models are judged in the order of their chips: the host's own chip first. The first model with the verdict
 `ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model among the judged ones
@@ -78,9 +79,9 @@ class PackageVariant(NamedTuple):
 class FolderManifest(NamedTuple):
     """Contents of `manifest.json`.
 
-    model: the model to compile if no compiled model can run; empty if the folder contains none. on_cpu: the model
-    for providers other than QNN. files: empty for a package. made_by: for each file, the step that made it; files
-    of one step belong together. settings: the options of a package by the path of the model.
+    model: the model to compile if no compiled model can run; empty if the folder does not contain the model.
+    on_cpu: the model for providers other than QNN. files: empty for a package. made_by: for each file, the step
+    that made it; files of one step belong together. settings: the options of a package by the path of the model.
     """
 
     folder: str
@@ -197,7 +198,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
 
     Raises:
         OptionError: the package has several components.
-        ContextUnusable: a variant has no model file, or one outside of the folder.
+        ContextUnusable: a variant has no model file, or its model file is outside of the folder.
     """
     components = list(dict.fromkeys(row.component for row in rows))
     if len(components) > 1:
@@ -256,7 +257,7 @@ def choose(
         providers: the session's providers; empty means QNN.
         sizes: sizes of free dimensions, which select the bucket.
         hash_of: returns the SHA-256 of a file.
-        may_compile: whether the model may be compiled if no compiled one can run.
+        may_compile: whether the model may be compiled if no compiled model can run.
         read_package: ONNX Runtime's reader of model packages.
 
     Raises:
@@ -317,7 +318,8 @@ def _of_bucket(prepared: FolderManifest, sizes: Mapping[str, int]) -> tuple[Comp
     given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
     option, value = next(iter(buckets[0].items()))
     raise OptionError(
-        f"{os.path.basename(prepared.folder)} was prepared for several sizes, and the session chooses none.",
+        f"{os.path.basename(prepared.folder)} was prepared for several sizes, but the session does not choose a "
+        "size.",
         cause=f"Prepared: {'; '.join(dict.fromkeys(shown))}. Given: {given}.",
         fix=f"Give the sizes: --dim {option}={value}, or "
         f"SessionOptions.add_free_dimension_override_by_name({option!r}, {value}).",
@@ -382,11 +384,11 @@ def _check_files(prepared: FolderManifest, name: str, hash_of: Hash) -> None:
         except OSError as error:
             raise _unusable(prepared.folder, f"{record.name} cannot be read ({error.strerror or error})") from None
         if found is None:
-            why = f"{record.name} has {size} bytes, and had {record.size} when it was prepared"
+            why = f"{record.name} has {size} bytes, but had {record.size} bytes when the folder was prepared"
             raise _unusable(prepared.folder, why)
         if found != record.sha256:
             evidence = (f"sha256 {found}", f"in {PREPARED_MANIFEST} {record.sha256}")
-            why = f"{record.name} has other contents than when it was prepared"
+            why = f"the contents of {record.name} have changed since the folder was prepared"
             raise _unusable(prepared.folder, why, evidence)
 
 
@@ -413,7 +415,7 @@ def _original(prepared: FolderManifest, model: str, why: str, hash_of: Callable[
     if not model:
         raise _unusable(
             prepared.folder,
-            f"it does not contain or name the model before compilation ({why})",
+            f"it contains neither the model before compilation nor its path ({why})",
             fix="Prepare the model again with this version of qnnbridge, or open the original model.",
         )
     _check_files(prepared, model, hash_of)

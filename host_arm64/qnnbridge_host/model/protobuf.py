@@ -5,7 +5,7 @@ so a model with two gigabytes of weights costs a few reads. The file is read ins
 truncated in the meantime, SIGBUS kills the application, and a 32-bit application lacks the address space for a
 large file. The reader accepts what protobuf itself accepts (unknown fields, groups) and refuses what protobuf
 refuses. `MOST_FIELDS` limits its work for any file. The second part of this module defines the fields of an ONNX
-file and needs no onnx. Pure functions.
+file and does not need onnx. Pure functions.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ def _invalid_field(rest: bytes) -> Garbage:
 
 def _past_end(start: int, length: int, size: int) -> str:
     missing = start + length - size
-    return f"a field is {length} bytes long, of which the file lacks {missing}" if missing > 0 else _TOO_LONG
+    return f"a field has {length} bytes, but the file lacks {missing} of them" if missing > 0 else _TOO_LONG
 
 
 @functools.cache
@@ -367,7 +367,7 @@ SPARSE_TENSOR = MessageKind("sparse tensor")
 TENSOR_NAME, TENSOR_LOCATION = 8, 14
 TENSOR = MessageKind("tensor", frozenset((TENSOR_NAME, TENSOR_LOCATION)))
 ENTRY_KEY, ENTRY_VALUE = 1, 2
-# Entries of external data. Those of metadata have the same fields, but longer values.
+# Entries of external data. Entries of metadata have the same fields, but longer values.
 ENTRY = MessageKind("entry", frozenset((1, 2)))
 METADATA = MessageKind("metadata", frozenset((1, 2)), longest=MAX_METADATA_BYTES)
 OPSET_DOMAIN, OPSET_VERSION = 1, 2
@@ -400,7 +400,8 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
         GRAPH_OUTPUT: VALUE,
         GRAPH_SPARSE_INITIALIZER: SPARSE_TENSOR,
     },
-    # Field 9 (the opsets that a body imports) is not read, because `ModelScan.opsets` lists those of the model.
+    # Field 9 (the opsets that a body imports) is not read, because `ModelScan.opsets` lists the opsets of the
+    # model.
     FUNCTION: {7: NODE, 11: ATTRIBUTE},
     NODE: {NODE_ATTRIBUTE: ATTRIBUTE},
     ATTRIBUTE: {

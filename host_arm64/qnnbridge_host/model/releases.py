@@ -96,7 +96,7 @@ def _meets(key: Key, clause: str) -> bool:
 # Relation of a version to a table. "unlisted": between two versions of the table, as a development build may be.
 # "unreadable": the text is not a version.
 Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
-# Versions about which the table allows no conclusion.
+# Standings of versions about which the table does not allow a conclusion.
 AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
 STANDING_WORDS: Final[Mapping[Standing, str]] = {
     "listed": "in this table",

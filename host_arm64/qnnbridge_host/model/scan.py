@@ -56,7 +56,7 @@ def scan_model(
         raise NoSuchFile(
             f"The model {path} cannot be read.",
             cause=f"{getattr(error, 'strerror', None) or error}.",
-            fix="Check the path; a relative one counts from the current folder.",
+            fix="Check the path; a relative path starts at the current folder.",
             details={"path": path},
         ) from None
 
@@ -126,7 +126,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
         )
     elif is_text(head):
         words = (
-            "is not an ONNX model: it is a text",
+            "is not an ONNX model: it is a text file",
             "A web page or an error message may have been saved in its place.",
             "Download the model again.",
         )
@@ -134,9 +134,10 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
     elif looks_like_blob(head):
         words = (
             "is not an ONNX model: it is a QNN context binary",
-            "It is the part of a compiled model that is stored next to its .onnx file; AI Hub and QAIRT also make "
-            "it without one.",
-            "Give the .onnx file that refers to it, usually the same name without _qnn.bin. If there is none: "
+            "It is the part of a compiled model that is stored next to its .onnx file; AI Hub and QAIRT also "
+            "create binaries without an .onnx file.",
+            "Give the .onnx file that refers to it, usually the same name without _qnn.bin. If there is no such "
+            "file: "
             f"{model_command('wrap', path, '-o model_ctx.onnx')}",
         )
     elif looks_like_container(head):
@@ -144,8 +145,8 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "is not an ONNX model: it is a DLC, a container of Qualcomm's tools",
             "It contains a model for QAIRT and Genie, or context binaries for several chips. onnxruntime-genai "
             "hands a DLC to Genie, which generates text by itself; ONNX Runtime cannot create a session from it.",
-            "Give the .onnx file that refers to it (ep_dlc_context), or make a context binary for one chip of it "
-            "with QAIRT's qnn-context-binary-generator: qnnbridge wrap makes a model of that.",
+            "Give the .onnx file that refers to it (ep_dlc_context), or create a context binary for one chip with "
+            "QAIRT's qnn-context-binary-generator, and a model from that binary with qnnbridge wrap.",
         )
     else:
         return _unreadable(name, size, path, found)
@@ -165,7 +166,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
     evidence = [f"At byte {found.at} of {size}: {found.why}."] if found is not None and found.at is not None else []
     if found is not None and found.zeros >= _MANY_ZEROS:
         what = "is not an ONNX model: it " + (
-            f"is zeros from byte {found.at} on" if found.at else "consists of zeros"
+            f"contains only zeros from byte {found.at} on" if found.at else "consists of zeros"
         )
         cause = "A power cut or an interrupted download left reserved space without contents."
         evidence = [f"From byte {found.at} of {size} on, at least {found.zeros} bytes are zero."]
@@ -262,7 +263,7 @@ def cannot_run(reason: str, cause: str | None = None, fix: str | None = None, *e
 
 _SHOWN_NODES: Final = 5
 
-RUN_ON_THE_ORIGINAL: Final = "on the original ONNX model, the one before compilation"
+RUN_ON_THE_ORIGINAL: Final = "on the original ONNX model before its compilation"
 
 
 def refuse_compiled(source: str | os.PathLike[str] | bytes, command: str) -> None:

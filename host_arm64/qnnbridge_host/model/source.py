@@ -92,7 +92,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
     # wrongly.
     taken_ns = time.time_ns()
     try:
-        # Follow links: the stamp is that of the real file, as in the caches of model hubs.
+        # Follow links, which caches of model hubs contain: the stamp describes the real file.
         status = os.stat(text)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -309,7 +309,7 @@ class ModelSource(NamedTuple):
             model = KnownFile.look(path, memo)
             if model.stamp is None:
                 raise OSError(errno.EINVAL, "It is not a regular file")
-            # The file changed between scan and hash, so the scan describes other contents.
+            # The file changed between scan and hash, so the scan does not describe the hashed contents.
             if before is None or not before.same(model.stamp):
                 scan = _scan_file(path)
         except (OSError, ValueError) as error:
@@ -329,8 +329,8 @@ def open_again(
         files: path, size and date of each file at that time (`ModelIdentity.files`).
 
     Raises:
-        ModelChanged: a file differs from the one that the session was created from. A file that was missing then is
-            not needed.
+        ModelChanged: a file differs from the file from which the session was created. A file that was missing then
+            is not needed.
     """
     try:
         source = ModelSource.open(path_or_bytes, folder, memo)
@@ -355,14 +355,14 @@ def open_again(
     if _fingerprint(own, beside) == fingerprint:
         return source
     for file in source.known:
-        # A missing file is a certain cause. Size and date below only suggest a file, because the fingerprint is one
-        # hash over all files.
+        # A missing file is certainly a cause. The sizes and dates compared below only suggest which file has
+        # changed, because the fingerprint is one hash over all files.
         if file.stamp is None and file.path in then:
             raise _changed(file.path, "cannot be read any more (it does not exist)", source.label, source.path)
     touched = [
         file.path
         for file in source.known
-        # A file that was missing then is not the cause: with `MISSING` inserted above, the fingerprint still
+        # A file that was missing at first is not the cause: with `MISSING` inserted above, the fingerprint still
         # differs.
         if file.stamp is not None
         and file.path in then

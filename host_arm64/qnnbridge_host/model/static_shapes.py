@@ -33,7 +33,8 @@ Values = tuple[Any, ...]
 
 
 def complete(graph: FileGraph) -> None:
-    """Add all shapes, types and small values that can be inferred to the graph's tensors. Keep declared ones."""
+    """Add all shapes, types and small values that can be inferred to the graph's tensors. Keep declared shapes and
+    types."""
     # File order is enough: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
         # Stop here: without inputs nothing can be inferred, and the value of a Constant was recorded when the file
@@ -259,7 +260,7 @@ def _squeeze(given: Inputs, attributes: Attributes) -> Shape:
 
 def _unsqueeze(given: Inputs, attributes: Attributes) -> Shape:
     shape, axes = list(sizes_of(given[0])), _axes(given, attributes, 1) or []
-    # Axes refer to the shape of the result, so the lower ones must be inserted first.
+    # Axes refer to the shape of the result, so lower axes must be inserted first.
     for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, 1)
     return tuple(shape)
@@ -309,7 +310,7 @@ def _pad(given: Inputs, attributes: Attributes) -> Shape:
     # The pads are an attribute up to opset 10, and an input since opset 11.
     pads = attributes.get("pads") or _whole(given, 1)
     if len(pads) != 2 * len(shape) or _has(given, 3):
-        raise Unknown  # only some axes are padded
+        raise Unknown  # the node pads only some axes, which is not implemented here
     return tuple(size + pads[axis] + pads[axis + len(shape)] for axis, size in enumerate(shape))
 
 

@@ -87,7 +87,7 @@ def _recurrent(node: GraphNode) -> int | None:
         return None
     if not data.fixed or weight.elements is None or again.elements is None or len(data.fixed) < 2:
         return None
-    # Each step of each sequence uses all weights of both matrices once.
+    # Each step of each sequence multiplies by all weights of the input and the recurrence matrix once.
     return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
 
 

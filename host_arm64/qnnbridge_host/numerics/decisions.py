@@ -28,12 +28,12 @@ Array = npt.NDArray[Any]
 # Columns with all values below SCORE_LIMIT are scores; columns of pixels are larger by the factor UNLIKE.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
-# A longer axis counts as positions, not as columns.
+# Maximum number of columns. A longer axis counts as positions.
 MOST_COLUMNS: Final = 1024
-# An output with fewer rows is not split into columns.
+# Minimum number of rows of an output that is split into columns.
 FEWEST_ROWS: Final = 16
-# An output with more axes is a map, whose channels may differ in magnitude. It is split only if all large columns
-# are adjacent.
+# Maximum number of axes of a table. An output with more axes is a map, whose channels may differ in magnitude; it
+# is split only if all large columns are adjacent.
 _TABLE_NDIM: Final = 3
 
 
@@ -253,7 +253,8 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the fraction of clear probabilities that stay above or below 0.5; None if a side has none."""
+    """Return the fraction of clear probabilities that stay above or below 0.5; None if a side has no clear
+    probability."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5

@@ -183,7 +183,7 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
     spread, error = _rms(changes), _rms(found - expected)
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
         return "agrees", ""
-    words = f"it changes by {spread:.2g}, the difference is {error:.2g}"
+    words = f"it changes by {spread:.2g} from input to input, and the difference is {error:.2g}"
     # Differences within the noise are not an error, whatever their ratio.
     noise = max(limits.noise, step)
     clear = max(noise, _CLEAR * limits.noise_of_range * max(largest(a) for a, _ in arrays))

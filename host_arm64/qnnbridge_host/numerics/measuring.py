@@ -31,8 +31,8 @@ CaseRun = Callable[[Feeds], Sequence[Any]]
 CaseStatus = Literal["right", "wrong", "refused", "failed", "skipped"]
 
 _MOVED: Final = 4
-# A model with values between 6,000 and 36,000, half a megabyte in each tensor. Only this one of the variants that
-# were tried revealed all known operators that read unwritten memory. It costs 0.1 s on the simulator.
+# A model with values between 6,000 and 36,000, half a megabyte in each tensor. Of the tried variants only this
+# model revealed all known operators that read unwritten memory. It costs 0.1 s on the simulator.
 _FILLING: Final = Case(
     {
         "x": SweepTensor((1, 32, 64, 64), values=["uniform", 20, 120]),

@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 # Range of the number of rows: fewer rows may be sorted by chance; more rows are not detections.
 _FEWEST: Final = 4
 _MOST: Final = 2048
-# An output with more columns is a map without a column of scores.
+# Maximum number of columns of a table with scores. An output with more columns is a map.
 _MOST_COLUMNS: Final = 256
 # Limit on the columns of a detection list; columns of a box.
 _MOST_LIST: Final = 8
@@ -100,7 +100,7 @@ def paired(
 
 
 def _is_list(tables: Sequence[Array], scores: int) -> bool:
-    """Return whether the scores belong to boxes, in the same table or in another one."""
+    """Return whether the scores belong to boxes, in the same table or in another table."""
     return tables[scores].shape[-1] <= _MOST_LIST and any(_BOX <= table.shape[-1] <= _MOST_LIST for table in tables)
 
 

@@ -267,7 +267,7 @@ _SAMPLE_RATE: Final = 16000
 _WIDE_BYTES: Final = 4
 # Magnitude of the ordinary inputs; normally distributed values exceed it slightly.
 _REACH: Final = 6.0
-# Axes that are shorter get no pattern.
+# Minimum length of an axis that gets a pattern.
 _LEAST_AXIS: Final = 8
 # Operators that keep the values of a token, a mask or an image, and only change type or shape.
 _THROUGH: Final = frozenset(
@@ -397,7 +397,8 @@ def _mask(value: Array) -> Array:
 
 
 def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
-    """Generate a set with values in 0..1 for inputs of fixed sizes, and ids, masks and lengths by name.
+    """Generate one set of inputs of fixed sizes: values in 0..1, and ids, masks and lengths for inputs with such
+    names.
 
     Raises:
         NotMade: no values can be generated for an input.

@@ -20,7 +20,7 @@ States of a request, with the method that changes each:
 
 A native crash ends the whole process, so the client must be informed beforehand which requests are inside native
 code: a PHASE frame reports ("declares") each native step. A single request in the host is the only possible cause
-and needs no frame. With two or more requests every native step is declared.
+and does not need a frame. With two or more requests every native step is declared.
 
 Lanes: the QNN execution provider serialises calls on a mutex (onnxruntime PR 18981) and an NPU has one queue, so
 all QNN sessions share one lane; a second lane serialises session creation. Requests without a lane (CPU sessions,
@@ -468,8 +468,8 @@ class InFlight:
 
     def _withdraw(self, is_meant: Callable[[Request], bool]) -> None:
         with self._lock:
-            # Begin with the newest: newer requests wait for older ones, and must not start when the older ones
-            # stop.
+            # Begin with the newest request: newer requests wait for older requests, and must not start when the
+            # older requests stop.
             requests = [request for request in list(self._requests.values())[::-1] if is_meant(request)]
             for request in requests:
                 request.withdrawn = True

@@ -56,7 +56,7 @@ class Rewrite:
 
 # The order matters. Sizes come first, because constants and branches follow from them and most other rewrites need
 # shapes. Rank comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of
-# exponents, and branches are inlined after the sizes that decide them are fixed.
+# exponents, and branches are inlined after the sizes that determine the branch are fixed.
 REWRITES: Final = (
     Rewrite(
         FIXED_SHAPES,
@@ -155,7 +155,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "half-infinity",
-        "IsInf of half floats compares the absolute value with the largest one",
+        "IsInf of half floats compares the absolute value with the largest number",
         operators.infinite_half_by_size,
     ),
     Rewrite(
@@ -172,7 +172,7 @@ REWRITES: Final = (
     Rewrite(
         "power-products",
         "Pow with exponents of 2 to 16 that QNN computes wrong for zeros becomes products; Max is inserted before "
-        "that of a zeroth power",
+        "a zeroth power",
         wrong_values.powers_by_products,
     ),
     Rewrite(
@@ -187,7 +187,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "max-pool",
-        "padding of a MaxPool before an even width becomes copies of the edges; the stride of one that is one wide "
+        "padding of a MaxPool before an even width becomes copies of the edges; the stride of a MaxPool of width 1 "
         "becomes a Slice",
         poolings.rewrite_max_pools,
     ),
@@ -203,7 +203,7 @@ REWRITES: Final = (
     Rewrite("gather-slices", "the dimensions of slices that GatherND reads are merged", gathers.gather_flat_slices),
     Rewrite(
         "conv-step",
-        "a depthwise Conv of one value with a stride becomes Slice and Conv",
+        "a depthwise Conv with a stride and a kernel of one value becomes Slice and Conv",
         wrong_values.step_before_conv,
     ),
     Rewrite(
@@ -245,7 +245,7 @@ REWRITES: Final = (
         "ConvTranspose in three dimensions gets equal strides at the end, and a Slice instead of padding",
         transposed.crop_and_turn,
     ),
-    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four", transposed.split_groups),
+    Rewrite("transposed-groups", "ConvTranspose of four groups becomes four of one group", transposed.split_groups),
     Rewrite(
         "random-on-cpu",
         "random operators whose numbers QNN draws only once become operators that stay on the CPU",
@@ -311,7 +311,7 @@ REWRITES: Final = (
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite(
         "exponent-limits",
-        "arguments of exponentials are limited to -87 from below; for smaller ones QNN computes 131008",
+        "arguments of exponentials are limited to -87 from below; for smaller arguments QNN computes 131008",
         wrong_values.limit_arguments,
     ),
     Rewrite(

@@ -73,7 +73,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         # The constant keeps the input's name, so that nodes need not change.
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
-        changes.append(f"input {name} is now the constant {shown(constant)}, and no input of the model")
+        changes.append(f"input {name} is now the constant {shown(constant)} and no longer an input of the model")
     # Before IR version 4 an initializer also had to be an input.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
@@ -105,7 +105,7 @@ def _shape_text(value: Any) -> str:
 
 
 def weights_from_inputs(editor: Editor) -> list[str]:
-    """Remove weights from the inputs. Before IR version 4 each weight is also an input, so QNN would get no
+    """Remove weights from the inputs. Before IR version 4 each weight is also an input, so QNN would not get a
     constant."""
     moved = graphs.weights_out_of_inputs(editor.model)
     if not moved:

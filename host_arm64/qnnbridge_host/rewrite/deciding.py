@@ -180,7 +180,7 @@ def _holds_sizes(node: NodeInfo) -> bool:
 
 
 def _followed(index: ModelIndex, names: Iterable[str], inputs: Iterable[str]) -> Iterator[str]:
-    """Yield those of the given inputs whose values determine the values of these tensors."""
+    """Yield the given inputs whose values determine the values of these tensors."""
     waiting, seen = list(names), set(names)
     steps = 0
     while waiting and steps < _MOST_STEPS:

@@ -288,7 +288,7 @@ def _count_of(editor: Editor, op: str) -> int:
 
 
 def _write_out(editor: Editor, op: str) -> bool:
-    """Replace an operator by its definition. Return False if onnx cannot do so."""
+    """Replace an operator by its definition. Return False if onnx cannot provide the definition."""
     from onnx import helper, inliner
 
     # Omit the weights, because only their types are needed and the weights may exceed protobuf's limit.
@@ -495,7 +495,7 @@ def _parsed(
         for letter, length in zip(term, shape, strict=True):
             if size.setdefault(letter, length) != length:
                 return None
-    # A scalar result would need a Reshape to no axis, which QNN does not support.
+    # A scalar result would need a Reshape to a shape without axes, which QNN does not support.
     if not result or len(set(result)) != len(result) or not set(result) <= size.keys():
         return None
     return terms, result, size

@@ -137,7 +137,7 @@ class RewriteRun:
         raise ModelError(
             f"{self._source.name} cannot be loaded any more after the rewrites. Nothing was written.",
             cause=problem,
-            fix="Check the sizes; exclude rewrites with --skip to find the one at fault.",
+            fix="Check the sizes; exclude rewrites with --skip to find the rewrite at fault.",
         )
 
     def _one(self, rewrite: Rewrite) -> RewriteStep | None:
@@ -158,7 +158,7 @@ class RewriteRun:
                 self._broken = error.cause or error.message
                 self._kept, self._loads = self._now, False
                 return RewriteStep(
-                    rewrite.name, changes, ModelCheck(False, reason=f"it does not load yet ({self._broken})")
+                    rewrite.name, changes, ModelCheck(False, reason=f"the model does not load yet ({self._broken})")
                 )
             return self._taken_back(RewriteStep(rewrite.name, changes, reason=error.cause or error.message))
         self._broken = ""
@@ -167,19 +167,19 @@ class RewriteRun:
             # arbitrary.
             checked = self._checked(self._allowed, as_used=True)
             if checked is not None and checked.agrees:
-                changes = (*changes, "rows in which everything is masked have other values")
+                changes = (*changes, "the values of rows in which everything is masked have changed")
         if checked is None or checked.agrees:
             self._kept, self._loads = self._now, checked is not None and checked.compared
             self._allowed = max(self._allowed, rewrite.tolerance)
             return RewriteStep(rewrite.name, changes, checked)
         if sizing:
             raise ModelError(
-                f"{self._source.name} computes other results with these sizes fixed.",
-                cause="A size of an input does not fit the sizes inside of the model.",
+                f"{self._source.name} computes different results with these sizes fixed.",
+                cause="A size of an input contradicts the sizes inside of the model.",
                 evidence=evidence(checked),
                 fix="Give the sizes with which the model is used.",
             )
-        return self._taken_back(RewriteStep(rewrite.name, changes, checked, reason="it computed something else"))
+        return self._taken_back(RewriteStep(rewrite.name, changes, checked, reason="the results differed"))
 
     def _sized(self, editor: Editor) -> list[str]:
         changes = fix_inputs(editor, self._decided)
@@ -335,7 +335,9 @@ def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
     warnings = [f'Rewrite "{step.rewrite}" was taken back: {step.reason}.' for step in steps if not step.kept]
     free = model_shapes.free_dimensions(model.graph)
     if free:
-        warnings.append(f"Inputs have free dimensions, and QNN needs fixed ones: {model_shapes.options_text(free)}")
+        warnings.append(
+            f"Inputs have free dimensions, but QNN needs fixed dimensions: {model_shapes.options_text(free)}"
+        )
     return warnings
 
 

@@ -80,7 +80,7 @@ def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
-    # Of slices of several dimensions QNN returns only the first ones right.
+    # If the slices have several dimensions, QNN returns only the first slices right.
     flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]

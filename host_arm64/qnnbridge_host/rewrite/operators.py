@@ -18,7 +18,8 @@ from qnnbridge_host.rewrite.rewriting import NodeChain, drop_attribute, for_matc
 
 @for_nodes("Pow", "Pow(x, 2)")
 def square_by_mul(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace Pow(x, 2) by Mul(x, x), which is equal and faster and has no constant to quantise."""
+    """Replace Pow(x, 2) by Mul(x, x), which computes the same, is faster, and does not have a constant to
+    quantise."""
     exponent, rank = editor.constant(node.input[1], 1), editor.rank(node.input[0])
     if exponent is None or exponent.size != 1 or float(exponent.reshape(())) != 2:
         return None
@@ -161,7 +162,7 @@ def split_skip_norm(editor: Editor, node: Any) -> list[Any] | None:
     if any(name and (editor.uses(name) or not editor.is_free(name)) for name in node.output[1:3]):
         return None  # the outputs mean or variance are used
     wanted_sum = node.output[3] if len(node.output) > 3 else ""
-    # 1e-12 is the default of ONNX Runtime's operator; that of LayerNormalization is 1e-5.
+    # 1e-12 is the default of ONNX Runtime's operator; the default of LayerNormalization is 1e-5.
     epsilon = graphs.attribute_values(node).get("epsilon", 1e-12)
     made = [editor.make("Add", inputs[:2], node)]
     if inputs[4]:
@@ -358,7 +359,7 @@ def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
 
 
 def _both(node: Any) -> tuple[tuple[str, str], ...]:
-    """Return the two inputs in both orders."""
+    """Return the pair of inputs, and the pair in reverse order."""
     left, right = node.input[0], node.input[1]
     return (left, right), (right, left)
 

@@ -2,7 +2,7 @@
 
 QNN computes an operator in integers if DequantizeLinear is directly before it and QuantizeLinear directly after it.
 With a Reshape in between, QNN computes the operator in floats or refuses it, which is worse than before the
-rewrite. So a pair of QuantizeLinear and DequantizeLinear is added to each Reshape. The pair changes no value,
+rewrite. So a pair of QuantizeLinear and DequantizeLinear is added to each Reshape. The pair does not change values,
 because all values are multiples of the scale already.
 """
 

@@ -400,7 +400,7 @@ def _normalised(editor: Editor, node: Any) -> int:
 
 
 def _normalization(editor: Editor, node: Any) -> list[Any] | None:
-    """Merge the axes before the normalised ones into one axis, and the normalised ones into another."""
+    """Merge the axes before the normalised axes into one axis, and the normalised axes into another axis."""
     shape, many = editor.shape(node.input[0]), _normalised(editor, node)
     if shape is None or not 0 < many < len(shape) or any(node.output[1:]):
         return None

@@ -97,7 +97,8 @@ _OPTIONAL_AFTER = {"LayerNormalization": 1, "MaxPool": 1, "Dropout": 1, "BatchNo
 
 
 def drop_unused_outputs(editor: Editor) -> list[str]:
-    """Remove unused optional results: QNN refuses some operators with optional results, even unused ones."""
+    """Remove unused optional results: QNN refuses some operators with optional results, even if the results are
+    unused."""
     dropped: list[str] = []
 
     def change(node: Any) -> list[Any] | None:
@@ -276,7 +277,7 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
     graph.node.extend(kept)
     known = graphs.types_of(original) if original is not None else {}
     _restore_types(model, {name: element for name, (element, _) in known.items()})
-    del graph.value_info[:]  # these types are those of the float32 graph; readers infer the types again
+    del graph.value_info[:]  # these types belong to the float32 graph; readers infer the types again
     return len(casts)
 
 

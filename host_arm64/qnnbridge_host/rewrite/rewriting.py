@@ -55,7 +55,7 @@ def rewrite_matched(
     Args:
         editor: the model.
         op: one operator or several.
-        rows: rows of the table, without those that QNN was measured to compute right.
+        rows: rows of the table, without rows that QNN was measured to compute right.
         change: function that returns the nodes that replace a node, or ``None`` to keep the node.
         what_changed: description of the nodes for the report of the change.
     """

@@ -48,7 +48,7 @@ def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any
     if exponent == 0:
         return _limit_base(editor, node)
     rank = editor.rank(node.input[0])
-    # QNN's first power of a negative zero is wrong, too.
+    # QNN also computes the first power of a negative zero wrong.
     if exponent == 1 and value is not None and not value.ndim:
         return [editor.make("Identity", [node.input[0]], node, node.output[0])]
     if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
@@ -76,7 +76,7 @@ def _limit_base(editor: Editor, node: Any) -> list[Any] | None:
     if not _may_limit(editor, node.input[0]):
         return None
     chain = NodeChain(editor, node)
-    # Any base gives 1; of zero QNN's zeroth power is 0.
+    # The zeroth power of any base is 1, but QNN returns 0 for a base of 0.
     node.input[0] = chain("Max", chain.x, chain.constant(1.0))
     return [*chain.made, node]
 
@@ -200,8 +200,8 @@ def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[An
     """
     chain = NodeChain(editor, node)
     if record.attributes["to"] in _UNSIGNED:
-        # QNN lacks Max of unsigned integers. With int32 the values are those of ONNX Runtime, also for negative
-        # ones, except from 2**31 on.
+        # QNN lacks Max of unsigned integers. With int32 the values equal ONNX Runtime's values, also negative
+        # values, except from 2**31 on.
         node.input[0] = unchanged(chain, chain("Cast", chain.x, to=ElementType.INT32.value), np.int32)
         return [*chain.made, node]
     output = node.output[0]
@@ -329,7 +329,7 @@ def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 # --- exponentials ----------------------------------------------------------------------------------------
 # If the result is not a normal float, QNN returns 131008 or -131008. Limiting the argument (`LEAST_ARGUMENT`)
-# changes no other result.
+# does not change other results.
 
 # Number that is added to a norm, so that the result for a row of zeros is zero.
 _TINY = 1e-12
@@ -361,7 +361,8 @@ def _limit_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
 
 
 def _mish(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace Mish by x * tanh(softplus(x)): ONNX Runtime itself would do so, and could not compile the model."""
+    """Replace Mish by x * tanh(softplus(x)): ONNX Runtime would replace it in the same way, but could not compile
+    the model."""
     if not _may_limit(editor, node.input[0]):
         return None
     chain = NodeChain(editor, node)
@@ -429,7 +430,7 @@ def _log_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
 
 
 def _axes_of(editor: Editor, node: Any, record: GraphNode) -> list[int] | None:
-    """Return the axes of a reduction, [] if it has none; ``None`` if they are computed."""
+    """Return the axes of a reduction, [] without axes; ``None`` if the axes are computed."""
     given = editor.constant(node.input[1], 8) if len(node.input) > 1 and node.input[1] else None
     if len(node.input) > 1 and node.input[1]:
         return None if given is None else [int(axis) for axis in given.reshape(-1)]

@@ -343,7 +343,7 @@ def _session_id(request: Request) -> int:
 
 # --- the numbered objects of a client --------------------------------------------------------------------
 
-# Maximum number of objects of one client. A program that creates more does not release them.
+# Maximum number of objects of one client. A program that creates more objects does not release them.
 MAX_OBJECTS: Final = 10_000
 
 
@@ -433,7 +433,7 @@ class HostObjects:
         return {}, ()
 
     def close_all(self) -> None:
-        # Release the newest first, because newer objects use older ones.
+        # Release the newest objects first, because newer objects use older objects.
         for number in sorted(self._held, reverse=True):
             self._free(number)
 

@@ -96,7 +96,7 @@ class NumbersService:
         return {"numbers": report.to_wire()}, ()
 
     def samples(self, request: Request) -> Answer:
-        """Return generated values for inputs of fixed sizes, or the reason why none can be generated."""
+        """Return generated values for inputs of fixed sizes, or the reason why values cannot be generated."""
         from qnnbridge_host.numerics.sampling import NotMade, made_up
         from qnnbridge_protocol.specs import NodeInfo
         from qnnbridge_protocol.values import Encoder
@@ -157,7 +157,7 @@ class NumbersService:
         here = rows_of_session(spec, host_info.versions, simulator=host_info.machine != "ARM64")
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
-            # QNN runs the rewritten copy; its results are compared with those of the original.
+            # QNN runs the rewritten copy; its results are compared with the original's results.
             from qnnbridge_host.create.replaced import fixed_source
 
             fixed = fixed_source(source, spec, settings, folder, order, here.right)
@@ -323,7 +323,7 @@ def _cause_in_optimizers(
     def run(session: Any) -> Sequence[Any]:
         return _compared_part(wanted, session.run(wanted.feeds, wanted.outputs))
 
-    # Skip a rewritten copy: the search passes the original's inputs, and the copy lacks those that became
+    # Skip a rewritten copy: the search passes the original's inputs, and the copy lacks the inputs that became
     # constants.
     if wanted.made_from[0] is not wanted.source:
         return ""

@@ -201,8 +201,8 @@ class Server:
                 # read until this request is served.
                 if self._idle <= 0:
                     self._transport.start_thread(functools.partial(self._work, may_end=True))
-            # Hand over the only reference, so that a thread that waits or serves another request keeps no tensors
-            # alive.
+            # Hand over the only reference, so that a thread that waits or serves another request does not keep
+            # tensors alive.
             taken = [frame]
             del frame
             self._take(taken)
@@ -220,7 +220,7 @@ class Server:
 
     def _received(self, count: int) -> None:
         if not count:
-            # The client is gone without a GOODBYE: the exit code does not matter, and the log needs no error.
+            # The client is gone without a GOODBYE: the exit code does not matter, and no error is logged.
             self._transport.leave(EXIT_OK)
         self._frames = self._connection.received(count)[::-1]
 

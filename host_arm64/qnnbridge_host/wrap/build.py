@@ -35,7 +35,7 @@ _OPSET: Final = 21
 _RANGES: Final = {
     "INT8": (-(2**7), 2**7 - 1),
     "INT16": (-(2**15), 2**15 - 1),
-    "INT32": (0, 0),  # DequantizeLinear supports no other zero point
+    "INT32": (0, 0),  # DequantizeLinear requires the zero point 0
     "UINT8": (0, 2**8 - 1),
     "UINT16": (0, 2**16 - 1),
 }
@@ -198,7 +198,7 @@ class _Builder:
             # QNN takes nodes with this source.
             "source": QNN,
             "partition_name": graph.name,
-            # QNN does not check these two attributes when it loads the node; max_size is for spill areas.
+            # QNN does not check ep_sdk_version and max_size when it loads the node; max_size is for spill areas.
             "ep_sdk_version": self._binary.described.build,
             "max_size": 0,
         }
@@ -265,7 +265,7 @@ class _Builder:
         from onnx import TensorProto, helper
 
         kind, given = tensor.onnx_type or "", tensor.quantisation
-        # (1, 0) is an empty range: types that are not in the table allow no offset.
+        # (1, 0) is an empty range: types that are not in the table do not allow an offset.
         least, most = _RANGES.get(kind, (1, 0))
         why = None
         if given is None or given.encoding is not None or not given.scales:
@@ -274,7 +274,7 @@ class _Builder:
             why = f"it uses {given.bits} of its {_bits(tensor)} bits"
         # Outputs may be 32 bits wide: DequantizeLinear reads int32, the type of biases.
         elif is_input and kind in ("INT32", "UINT32"):
-            why = "ONNX has no QuantizeLinear to 32 bits"
+            why = "ONNX's QuantizeLinear does not support 32 bits"
         elif not all(least <= -offset <= most for offset in given.offsets):
             why = f"its offset {given.offsets[0]} is not a valid zero point of {kind}"
         elif not all(0 < scale < float("inf") for scale in given.scales):
