@@ -100,7 +100,7 @@ def place_of(
         return None
     if result is not None and _same_place(path, result):
         raise OptionError(
-            f"--html {path} and -o {result} are the same place.",
+            f"--html {path} and -o {result} are the same file.",
             cause="The page would replace the result.",
             fix="Give --html another name.",
         )

@@ -267,8 +267,8 @@ def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
-        warnings.showwarning = show  # type: ignore[assignment] # a line of qnnbridge's code helps no user
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report contains it
+        warnings.showwarning = show  # type: ignore[assignment] # users need no source line of qnnbridge
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report contains the placement
         _ = host.info  # waits until ONNX Runtime is loaded, which would otherwise count as creating the session
         yield host, time.perf_counter() - begun
 
@@ -277,7 +277,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
     from qnnbridge import InferenceSession, NumbersWarning
 
     with started_host(request.host_python) as (host, ready_s):
-        warnings.simplefilter("ignore", NumbersWarning)  # the report contains it
+        warnings.simplefilter("ignore", NumbersWarning)  # the report contains the comparison
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),

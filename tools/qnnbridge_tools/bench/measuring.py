@@ -70,7 +70,7 @@ class Timing:
 
 
 def timed(call: Callable[[], Any]) -> Batch:
-    """Return a batch of plain calls in this process."""
+    """Return a function that times calls of `call` in this process."""
 
     def batch(count: int) -> Sequence[int]:
         # Use the loop of `qnnbridge_host.direct`, so that both sides include the same overhead of the clock.

@@ -308,5 +308,7 @@ def _instructions(service: ServiceCommand, path: str, for_windows: bool) -> str:
         return unit_instructions(path)
     parts = [task_instructions(path), variables_note(service)]
     if not ON_WINDOWS:
-        parts.append("This file was made on another system: replace the placeholders by your interpreter and user.")
+        parts.append(
+            "This file was created on a different system: replace the placeholders by your interpreter and user."
+        )
     return "\n".join(part for part in parts if part)

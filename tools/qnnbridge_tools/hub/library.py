@@ -112,7 +112,8 @@ def write_record(folder: Path, record: PullRecord) -> None:
 
 def without_own_files(repository: HubRepository) -> HubRepository:
     """Return the repository without files whose names this package uses for records, marks and unfinished
-    downloads."""
+    downloads.
+    """
 
     def is_own_name(name: str) -> bool:
         last = name.rpartition("/")[2].casefold()
@@ -207,12 +208,14 @@ def remove(one: PulledFolder) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True, on_wait: Any = None) -> Iterator[None]:
-    """Hold the lock of a model's folder. If another process holds it, wait for it, or raise `PullFailed`."""
+    """Hold the lock of a model's folder. If another process holds it, wait; without `wait` raise
+    `PullFailed`.
+    """
     locks = models_dir() / _LOCKS
     with local_errors(locks):
         make_own(models_dir(), lambda _: False)
         locks.mkdir(exist_ok=True)
-        # All names of one folder must have the same lock.
+        # All paths of one folder, such as links, must lead to the same lock.
         name = os.path.normcase(os.path.realpath(folder))
         lock = FileLock(locks / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}.lock")
         try:

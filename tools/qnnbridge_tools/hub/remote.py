@@ -127,7 +127,7 @@ class Hub:
         with self._errors(name, revision):
             api = self._hub.HfApi(endpoint=self._address_of_hub, token=self._token, library_name="qnnbridge")
             info = api.model_info(name, revision=revision, files_metadata=True, timeout=30)
-        # The commit becomes part of a path.
+        # Accept only a commit id, because it becomes part of a path.
         if not re.fullmatch("[0-9a-f]{40,64}", str(info.sha)):
             raise PullFailed(
                 f"The hub {self.endpoint} gives {name} the commit {str(info.sha)!r}, which is not a commit id.",
@@ -190,7 +190,8 @@ class Hub:
                             expected_size=end,
                             displayed_filename=file.name,
                         )
-                    # Releases of huggingface_hub before 2 raise when the connection breaks for the first time.
+                    # Releases of huggingface_hub before 2 do not resume a broken connection: resume as long as
+                    # new bytes arrive.
                     except self._network:
                         if out.seek(0, os.SEEK_END) <= have:
                             raise
@@ -241,14 +242,14 @@ class Hub:
                 fix="Give OWNER/NAME, as on the page of the model.",
             ) from None
         except known.HfHubHTTPError as error:
-            # Mirrors send the status without huggingface.co's code of the error.
+            # Mirrors send the HTTP status without huggingface.co's error code.
             if error.response.status_code == 404 and file is None:
                 raise self._unknown(name) from None
             raise self._refused(name, error.response, file) from None
         except self._network as error:
             raise _unreachable(self.endpoint, error, file) from None
         except OSError as error:
-            # huggingface_hub counts the bytes and raises a plain OSError.
+            # If bytes are missing, huggingface_hub raises a plain OSError.
             if error.errno is None and "Consistency check" in str(error):
                 raise _unreachable(self.endpoint, error, file) from None
             raise

@@ -20,7 +20,7 @@ from qnnbridge_tools.versions.packages import Source
 
 # Every release of onnxruntime-qnn that the table recommends for Windows on Arm has a wheel for this version.
 BROUGHT_VERSION: Final = (3, 13)
-# Size of the unpacked Python and of uv.
+# Disk space in bytes for the unpacked Python and uv.
 BROUGHT_BYTES: Final = 300_000_000
 FOLDER_SUFFIX: Final = "-python"
 MIRROR_VARIABLE: Final = "UV_PYTHON_INSTALL_MIRROR"

@@ -126,7 +126,9 @@ OLD_SUFFIX = ".qnnbridge-old"
 
 
 class NewEnvironment:
-    """Context manager: ``with NewEnvironment(folder, replace=...) as made: ...; made.keep()``. Not thread-safe."""
+    """Context manager that creates an environment's folder and, without a call of `keep`, removes it. Not
+    thread-safe.
+    """
 
     def __init__(self, folder: Path, *, replace: bool) -> None:
         self.folder = folder

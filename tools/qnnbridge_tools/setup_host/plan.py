@@ -147,7 +147,7 @@ def _check_known(version: str) -> None:
         )
         words = STANDING_WORDS[standing_of(version)]
         raise OptionError(
-            f"The version table, which is of {generated_on()}, has no onnxruntime-qnn {version}: it is {words}.",
+            f"The version table of {generated_on()} does not contain onnxruntime-qnn {version}: it is {words}.",
             fix=f"Give one of {known_text}. {later}",
         )
 
@@ -311,7 +311,7 @@ class SetupPlan:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Engine, for a host that is started before the configuration contains it."""
+        """Variables that select the engine, for a host that is started before the configuration contains it."""
         if self.engine == "wheel":
             return engine_variables("auto", None)  # "wheel" is for plugins only, and releases 1.x are not plugins
         return engine_variables(self.engine, self.provider.library if self.provider else None)
