@@ -232,7 +232,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("given", ["!!!", "QUJ", "QQ==QQ==", "Q Q=="])
     def test_bad_base64_is_refused(self, given: str) -> None:
-        with pytest.raises(Refused, match="not base64"):
+        with pytest.raises(Refused, match="not valid base64"):
             decode_media([MediaPart("image", "x", f"data:image/png;base64,{given}")], MediaLimits(), lambda: None)
 
 
@@ -465,10 +465,10 @@ class TestServing:
             ("gemma3", image("https://example.org/a.png"), "--media-from"),
             ("gemma3", image("file:///etc/passwd"), "--media-from"),
             ("phi4mm", audio(b"x" * 50), "cannot be decoded"),
-            ("gemma3", {"type": "image_url"}, "a picture is"),
-            ("gemma3", {"type": "image_url", "image_url": "data:,"}, "a picture is"),
+            ("gemma3", {"type": "image_url"}, "a picture must be"),
+            ("gemma3", {"type": "image_url", "image_url": "data:,"}, "a picture must be"),
             ("phi4mm", audio(sound(), "flac"), 'format is "wav" or "mp3"'),
-            ("gemma3", {"type": "video_url", "video_url": {"url": "x"}}, "parts are of the types"),
+            ("gemma3", {"type": "video_url", "video_url": {"url": "x"}}, "each part must have the type"),
         ],
     )
     def test_the_error_for_refused_media_has_a_message_and_its_field(

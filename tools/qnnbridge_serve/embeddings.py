@@ -92,7 +92,7 @@ def read_folder(folder: Path) -> EmbeddingFolder:
             elif kind != "Transformer":
                 raise OptionError(
                     f"{folder} cannot be served: its modules.json has a module {kind or one!r}.",
-                    cause="Transformer, Pooling and Normalize are computed here.",
+                    cause="The server computes only the modules Transformer, Pooling and Normalize.",
                 )
     elif (folder / "1_Pooling" / "config.json").is_file():
         pooling = _pooling(folder / "1_Pooling" / "config.json")
@@ -134,8 +134,8 @@ def _pooling(path: Path) -> Pooling:
         modes = [f"pooling_mode_{said['pooling_mode']}_token" + ("" if said["pooling_mode"] == "cls" else "s")]
     if len(modes) != 1 or modes[0] not in _POOLINGS or said.get("include_prompt") is False:
         raise OptionError(
-            f"{path} asks for another pooling than the mean of all tokens or the first token.",
-            cause=f"It has: {', '.join(modes) or 'none'}"
+            f"{path} requests a pooling that is neither the mean of all tokens nor the first token.",
+            cause=f"Its pooling modes: {', '.join(modes) or 'none'}"
             + (", without the prompt." if said.get("include_prompt") is False else "."),
         )
     return _POOLINGS[modes[0]]
@@ -294,18 +294,18 @@ class Embedder:
     def given(self, ids: Sequence[int]) -> Tokens:
         """Return token ids from a client as tokens. Raise `Refused` if they are invalid or too many."""
         if max(ids) > self._last_id:
-            raise wrong(f"input: there is no token {max(ids)}; the model's last one is {self._last_id}.", "input")
+            raise wrong(f"input: there is no token {max(ids)}; the model's last token is {self._last_id}.", "input")
         return self._checked(Tokens(ids, [0] * len(ids)))
 
     def _checked(self, tokens: Tokens) -> Tokens:
         if not tokens.ids:
-            raise wrong("A text of input has no tokens.", "input")
+            raise wrong("A text in input has no tokens.", "input")
         if len(tokens.ids) > self._shapes.limit:
             raise self._too_long(f"{len(tokens.ids):,} tokens")
         return tokens
 
     def _too_long(self, size: str) -> Exception:
-        text = f"A text of input has {size}; the model takes {self._shapes.limit} tokens."
+        text = f"A text in input has {size}; the model accepts {self._shapes.limit} tokens."
         return wrong(text, "input", "context_length_exceeded")
 
     def embed(self, texts: Sequence[Tokens], time_left: Callable[[], float | None]) -> Array:
@@ -384,9 +384,9 @@ def _output_of(session: InferenceSession, folder: EmbeddingFolder) -> tuple[str,
         by_token = []
     if not by_token and not pooled:
         raise OptionError(
-            f"The model has no output that embeddings can be made of. It has: {', '.join(ranks)}.",
-            cause="One number for each token and feature is needed (last_hidden_state, or one other output of rank "
-            "3 that is not logits), or sentence_embedding.",
+            f"The model has no output from which embeddings can be computed. Its outputs: {', '.join(ranks)}.",
+            cause="An output with one number per token and feature is needed (last_hidden_state, or one other "
+            "output of rank 3 that is not logits), or sentence_embedding.",
         )
     return (by_token or pooled)[0], not by_token
 
@@ -481,7 +481,7 @@ EMBEDDING: Final = FolderKind(
     "embedding model",
     "embedding",
     running="Requests for embeddings that are being answered.",
-    ended="Requests for embeddings that have ended, by how.",
+    ended="Requests for embeddings that have ended, by outcome.",
     sums={"texts": "Texts embedded.", "tokens": "Tokens embedded."},
     outcomes=("ok", "error"),
 )

@@ -262,7 +262,7 @@ def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) ->
                 if at == size:
                     break
     except UnicodeDecodeError as error:
-        raise wrong(f"{where}: ONNX has texts in UTF-8 only; an element is none ({error.reason}).") from None
+        raise wrong(f"{where}: ONNX strings must be UTF-8, but an element is not ({error.reason}).") from None
     if len(elements) != count or at != len(raw):
         found = len(elements) if at == len(raw) else "more"
         raise wrong(f"{where}: its shape has {count} elements, and its BYTES data {found}.")
@@ -384,9 +384,7 @@ def header_length(text: str | None, size: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
-        raise wrong(
-            f"Inference-Header-Content-Length is {text[:40]!r}, which cannot be: the body has {size} bytes."
-        )
+        raise wrong(f"Inference-Header-Content-Length is {text[:40]!r}, but the body has {size} bytes.")
     return int(text)
 
 
@@ -508,7 +506,7 @@ def _text(fields: Fields, name: str, where: str, *, required: bool = True) -> st
     if value is None and not required:
         return None
     if not isinstance(value, str):
-        raise wrong(f'{where} has no text "{name}".')
+        raise wrong(f'{where} has no string "{name}".')
     return value
 
 
@@ -599,7 +597,7 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
             raise wrong(
-                f"The Open Inference Protocol cannot carry {listed}. Ask for the others by name, in the request's "
+                f"The Open Inference Protocol cannot carry {listed}. Request the other outputs by name, in "
                 f'"outputs": {", ".join(contract.outputs)}.'
             )
         wanted = [(tensor, request.binary) for tensor in contract.outputs.values()]

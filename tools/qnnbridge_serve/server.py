@@ -151,7 +151,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await asyncio.sleep(0)  # accepts waiting connections, which would be reset otherwise
+            await asyncio.sleep(0)  # let the event loop accept waiting connections, which would be reset otherwise
             await super().shutdown(sockets)
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)

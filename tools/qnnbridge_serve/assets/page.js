@@ -226,7 +226,7 @@ function showHost() {
 const times = (n) => (n === 1 ? "once" : n ? `${n} times` : "never");
 function hostFacts(host) {
   return [["host", host.running ? "running, this server's own" : "not running"],
-    ["history", `started ${times(host.starts)}, crashed ${times(host.crashes)}, replaced in good order ${times(host.planned_restarts)}`],
+    ["history", `started ${times(host.starts)}, crashed ${times(host.crashes)}, replaced as planned ${times(host.planned_restarts)}`],
     ...(host.last_crash ? [["last crash", host.last_crash]] : [])];
 }
 
