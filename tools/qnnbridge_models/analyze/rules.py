@@ -207,7 +207,7 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
     if cache is not None and cache.constant:
         return (
             "its tables are constants, which QNN does not support",
-            "give the tables as inputs, or replace it by simpler operators",
+            "give the tables as inputs, or replace the operator by simpler ones",
         )
     return None
 
@@ -425,7 +425,7 @@ RULES: Final = (
         "constant-inputs",
         "cpu",
         _constant_inputs,
-        "qnnbridge fix (shape-computations), or export it as a constant",
+        "qnnbridge fix (shape-computations), or export the model with a constant there",
         tables.CONSTANT_INPUTS,
     ),
     PlacementRule("type", "cpu", _type),

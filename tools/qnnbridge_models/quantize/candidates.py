@@ -224,7 +224,7 @@ def working_form(
         lines = unlike_operators(index, graphs.load(model, weights=True))
         if not lines:
             return form, [f"{words}: {failed[0]}"] if failed else []
-        failed.append(f"onnxruntime's quantizer writes other operators ({shown(lines)})")
+        failed.append(f"onnxruntime's quantizer changes operators ({shown(lines)})")
         unlike = unlike or (form, failed[-1])
     if unlike is not None:
         form, text = unlike

@@ -194,8 +194,8 @@ def _known_of(
 class _Tried:
     """Answers of the CPU and of QNN.
 
-    answers: QNN's results, by set of inputs.
-        answers: QNN's answers, by set of inputs.
+    Args:
+        answers: QNN's results, by set of inputs.
         error: why QNN created no session.
         left_out: ONNX Runtime optimizers that the host disabled to create the session.
         repeats: for a model whose results differ from run to run on the CPU: true if QNN returns the same result
