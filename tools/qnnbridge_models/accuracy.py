@@ -183,7 +183,7 @@ def lowest_of_folds(
 ) -> float:
     """Return the lowest SNR of any output in any group of five samples.
 
-    If all samples were judged together, loud samples would hide errors in quiet ones.
+    If all samples were judged together, loud samples would hide errors in quiet samples.
     """
     lowest = [
         lowest_snr(measure(names, [expected[n] for n in fold], [found[n] for n in fold], groups))

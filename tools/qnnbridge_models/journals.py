@@ -104,7 +104,7 @@ class PrepareJournal:
             raise OptionError(
                 f"{self.folder} contains the prepared model {source_name}.",
                 cause=f"{self._source_name} is a different model.",
-                fix="Give another folder, or remove this one.",
+                fix="Give another folder, or remove this folder.",
             )
         # The files of an entry are removed with it. A damaged journal must not remove files outside of the folder.
         self._entries = {

@@ -517,7 +517,7 @@ def make_app(
     router = Router(routes, redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = router  # makes the router raise its errors
+        scope["app"] = router  # with this entry, the router raises its errors instead of answering
         try:
             await router(scope, receive, send)
         except HTTPException as error:

@@ -80,7 +80,7 @@ def read_folder(folder: Path) -> EmbeddingFolder:
         )
     modules = _read(folder / "modules.json")
     pooling: Pooling | None = None
-    normalize = True  # like OpenAI's embeddings
+    normalize = True  # by default, normalise like OpenAI
     if isinstance(modules, list):
         normalize = False
         for one in modules:

@@ -1,4 +1,4 @@
-"""Parse multipart/form-data as it arrives: texts are kept in memory, the file is written to disk."""
+"""Parse multipart/form-data as it arrives: text fields are kept in memory, the file is written to disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_PARTS: Final = 64
 
 
 def boundary_of(content_type: str | None) -> bytes:
-    """Return the boundary of a Content-Type. Raise `Refused` if it is not that of a form."""
+    """Return the boundary of a Content-Type. Raise `Refused` if the Content-Type is not multipart/form-data."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         given = (content_type or "nothing").partition(";")[0][:80]

@@ -109,19 +109,21 @@ class HttpProtocol(H11Protocol):
                 self.conn.receive_data(data)
                 return
             super().data_received(data)
-        except RuntimeError as error:  # h11 raises this error for bytes after the end
+        except RuntimeError as error:  # h11 raises this error for bytes after the end of the connection
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._announce_end()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-        elif self._waiting.cancelled():  # the next head has begun, or the rest of a refused body arrives
+        elif (
+            self._waiting.cancelled()
+        ):  # the head of the next request has begun, or the rest of a refused body arrives
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:
         """Process received events during one turn of the event loop.
 
-        Other connections get their turns before the next one.
+        Other connections get their turns before this connection continues.
         """
         self.conn.begin_turn()
         try:
@@ -341,7 +343,8 @@ def error_answer(refused: Refused, path: str = "") -> Response:
 
 
 class AnsweredEndpoint:
-    """ASGI application of one endpoint. It answers every error, and logs unexpected ones with their tracebacks.
+    """ASGI application of one endpoint. It answers every error, and logs unexpected errors with their
+    tracebacks.
 
     Args:
         route: path of the endpoint, stored in the scope for the figures.

@@ -237,7 +237,7 @@ def to_value(
 def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], where: str) -> Array | Typed:
     layout = LAYOUTS[element]
     array: Array = np.frombuffer(raw, layout.storage)
-    if not array.flags.aligned:  # the JSON part may end at any address
+    if not array.flags.aligned:  # the binary data begin where the JSON part ends, which may be any address
         array = np.frombuffer(bytes(raw), layout.storage)
     if element is ElementType.BOOL and array.size and int(array.view(np.uint8).max()) > 1:
         raise wrong(f"{where}: a BOOL is one byte, 0 or 1.")
@@ -288,7 +288,7 @@ def check_form(tensor: TensorSpec, binary: bool) -> None:
 
 
 def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> bytes | memoryview:
-    """Return an output as binary data, without a copy if its memory layout already is that of the protocol."""
+    """Return an output as binary data, without a copy if its memory layout equals the protocol's."""
     array = _array(value, tensor)
     if tensor.element is ElementType.STRING:
         texts = array.reshape(-1)
@@ -339,7 +339,7 @@ def shape_of(value: Any, tensor: TensorSpec) -> list[int]:
 
 
 def _array(value: Any, tensor: TensorSpec) -> Array:
-    if not isinstance(value, np.ndarray):  # an optional output without a value
+    if not isinstance(value, np.ndarray):  # an optional output may have no value
         raise Refused(500, f"The model returned no tensor for output {tensor.name!r}; the protocol requires one.")
     return value
 
@@ -582,7 +582,7 @@ def infer(
             raise wrong(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
-    # Borrow results instead of copying them out of shared memory, because they are dropped after they are sent.
+    # Use results in shared memory without copying them, because they are dropped after they are sent.
     fed = time.monotonic()
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     ran = time.monotonic()

@@ -283,7 +283,7 @@ class GeneratedAnswer(WorkedAnswer):
                 finally:
                     sums["generated_tokens"] = pace.tokens
                     sums["host_restarts"] += stream.stats.restarts
-            if stream.finish_reason == "cancelled":  # the answer is incomplete
+            if stream.finish_reason == "cancelled":  # a cancelled answer is incomplete
                 raise Cancelled("The answer was cancelled.")
             outcome = stream.finish_reason or "error"
         return outcome, Counts(prompt_tokens, pace.tokens, cached_tokens)
@@ -420,7 +420,7 @@ async def disconnected(receive: Receive) -> None:
 MOST_BYTES: Final = 16 * 1024**2
 # Factor by which a body may grow in memory: token ids take ten times as much as their digits.
 WEIGHT: Final = 12
-# Bodies up to this size are parsed immediately, so they do not wait for larger ones.
+# Bodies up to this size are parsed immediately, so they do not wait for larger bodies.
 QUICK_BYTES: Final = 64 * 1024
 
 # Function that parses the JSON document of a request.

@@ -175,7 +175,7 @@ class SpeechAnswer(WorkedAnswer):
                     finally:
                         sums["audio_seconds"] = found.position
                         ends()
-            except OptionError as error:  # the audio, or the language
+            except OptionError as error:  # the audio or the language is not supported
                 raise wrong(in_words(error), code=error.code) from error
             finally:
                 sums["work_seconds"] = time.monotonic() - begun

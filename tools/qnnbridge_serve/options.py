@@ -289,7 +289,7 @@ def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[s
 
 
 def read_size(text: str) -> int:
-    """Parse a size in bytes, such as that of `--max-request`. Raise `OptionError`."""
+    """Parse a size in bytes, such as the value of `--max-request`. Raise `OptionError`."""
     from qnnbridge_protocol.settings import parse_size
 
     size = parse_size(text)

@@ -165,7 +165,7 @@ class Workers:
                     return
                 job = self._jobs.popleft()
             job()
-            del job  # frees the request
+            del job  # frees the memory of the request
 
 
 # --- admission ---
@@ -305,7 +305,7 @@ class Ticket:
         self.take(size)
 
     def begin_answer(self, size: int, abort: Callable[[], None]) -> None:
-        """Count the memory of the answer instead of that of the request, until the end of the ``with`` block.
+        """Count the memory of the answer instead of the request's memory, until the end of the ``with`` block.
 
         abort: ends the connection; called by any thread.
         """

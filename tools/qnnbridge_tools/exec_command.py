@@ -1,7 +1,7 @@
 """`qnnbridge exec SCRIPT.py [ARGS]` and `qnnbridge exec -m MODULE [ARGS]`.
 
-They run an unmodified program whose calls of ``onnxruntime`` are answered by qnnbridge. With ``--report`` the
-records of all processes of the program are summed up by model.
+The command runs an unmodified program whose calls of ``onnxruntime`` are answered by qnnbridge. With
+``--report`` the records of all processes of the program are summed up by model.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNOREC
 def write(values: Mapping[str, Any], folder: Path, *, overwrite: bool = True) -> dict[str, Path]:
     """Write every value and return the file of each.
 
-    Tensors are .npy, sparse ones .npz, sequences and maps .json.
+    Tensors are written as .npy, sparse tensors as .npz, sequences and maps as .json.
     """
     stems = safe_names(list(values))
     written: dict[str, Path] = {}

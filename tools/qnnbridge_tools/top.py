@@ -295,7 +295,8 @@ def _ended_by_sigterm() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Python sets signal handlers only in the main thread; on Windows no process sends SIGTERM to another one.
+    # Python sets signal handlers only in the main thread; on Windows no process sends SIGTERM to another
+    # process.
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -307,7 +308,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 class Asking:
-    """Reads figures over one connection. After a lost connection, the next call opens a new one."""
+    """Reads figures over one connection. After a lost connection, the next call opens a new connection."""
 
     def __init__(self) -> None:
         # Connect immediately: without a daemon the command ends with an error.

@@ -377,8 +377,8 @@ def advise(
         ]
         if waiting and all(one.code != _DECIDING for one in notes):
             found.append(_about_sizes(view, verdicts, waiting, sized, path, dims))
-        # From here on use the copy with fixed sizes: objections that the sizes remove need no separate advice, and
-        # the remaining ones need a different remedy.
+        # From here on use the copy with fixed sizes: objections that the sizes remove need no separate advice,
+        # and all others need a different remedy.
         view, costs = sized.prediction.view, sized.costs
         verdicts = [
             dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one

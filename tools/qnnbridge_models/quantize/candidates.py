@@ -356,8 +356,8 @@ class CandidateChoice:
                     self.untried.append(f"{one.change or 'int8 weights per channel'} on QNN")
                     continue
                 trial.on_progress("trying types of weights on QNN", done, len(near))
-                # Measure the first candidate fully, because its SNR is reported next to that of the chosen
-                # candidate.
+                # Measure the first candidate fully, because its SNR is reported next to the chosen candidate's
+                # SNR.
                 score = one.beside(max(there.values())) if there and number else one.on_qnn
                 if score is not None:
                     there[number] = score

@@ -101,7 +101,7 @@ def _quantized(
     if own_process:
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(3)  # for the quantizer's own sessions
+        onnxruntime.set_default_logger_severity(3)  # applies to the quantizer's own sessions
     with files.Output(
         path, Path(target), overwrite=options.overwrite, source_files=weights, external=bool(weights)
     ) as output:

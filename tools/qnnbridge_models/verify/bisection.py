@@ -350,7 +350,8 @@ class DivergenceSearch:
             marks = _spread(open_marks, at_once)
             bad = self._probe([places[mark] for mark in marks])
             if bad is not None:
-                # Take the first differing cut, and ignore later ones: a Relu or ArgMax may hide the error again.
+                # Take the first differing cut, and ignore later cuts: a Relu or ArgMax may hide the error
+                # again.
                 for mark, differs in zip(marks, bad, strict=True):
                     if differs:
                         high = mark

@@ -303,7 +303,7 @@ def is_there(store: Store) -> bool:
 
 
 def _drop_bad(facts: CacheFacts) -> int:
-    """Remove the entries set aside; return the number of removed ones."""
+    """Remove the entries set aside; return the number of removed entries."""
     for bad in facts.set_aside:
         remove_tree(bad.folder)
     # Check the folders afterwards, because Windows does not remove open files.

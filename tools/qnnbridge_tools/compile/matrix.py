@@ -198,7 +198,7 @@ class CompileGroup:
         return perform_jobs((job,), on_begin=began, **options)
 
     def end(self) -> None:
-        """Interrupt all compilations and prevent new ones."""
+        """Interrupt all compilations and prevent new compilations."""
         with self._lock:
             self._ended = True
             running = list(self._running)
@@ -244,7 +244,7 @@ def run_here(
             futures = {executor.submit(work, cell): number for number, cell in enumerate(cells)}
             return collect(futures, on_outcome)
         except BaseException:
-            # After Ctrl+C do not wait for running jobs, and do not start waiting ones.
+            # After Ctrl+C do not wait for running jobs, and do not start waiting jobs.
             executor.shutdown(wait=False, cancel_futures=True)
             # Leaving the block waits for its threads, which end only when their hosts do.
             group.end()
@@ -277,9 +277,9 @@ def compile_bundle(
 ) -> tuple[CompileResult, ...]:
     """Compile `models` with shared weights into one folder: one context binary, and a manifest of each model.
 
-    The models are compiled in one process, one after the other; QNN writes the binary with the last one. It is
-    named after the first model and belongs to all of them, so it must not be deleted with one of them. The inputs
-    and outputs, or the graph names, must distinguish the models.
+    The models are compiled in one process, one after the other; QNN writes the binary with the last model. The
+    binary is named after the first model and belongs to all models, so it must not be deleted together with one
+    model. The inputs and outputs, or the graph names, must distinguish the models.
 
     Args:
         options: options of `qnnbridge.compile`.

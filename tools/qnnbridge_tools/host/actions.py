@@ -296,8 +296,8 @@ _BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path() -> Path:
-    """Return the log file of the running or crashed daemon, which may use other folders, or else that of a new
-    daemon.
+    """Return the log file of the running or crashed daemon, which may use other folders, or else the log file
+    of a new daemon.
     """
     from qnnbridge_daemon.main import log_file
 

@@ -203,7 +203,7 @@ def read_figures(document: Mapping[str, Any]) -> Figures:
 
 
 def _record(kind: type[T], document: Mapping[str, Any], **given: Any) -> T:
-    """Create a record from the fields of a document, except for the given ones."""
+    """Create a record from the fields of a document, except for the given fields."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return kind(
         **{one.name: _READERS[str(one.type)](document, one.name) for one in fields if one.name not in given},

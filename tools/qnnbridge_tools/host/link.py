@@ -45,7 +45,7 @@ class Link:
         self._ask({"op": "daemon.stop", "drain_s": drain_s}, ASK_TIMEOUT_S + drain_s)
 
     def restart_host(self, timeout_s: float) -> None:
-        """Replace the NPU host by a new one; return when it is replaced."""
+        """Replace the NPU host by a new host; return when it is replaced."""
         self._ask({"op": "daemon.restart_host"}, timeout_s)
 
     def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def histogram(
 ) -> Metric:
     """Create a family of type histogram, and add the infinite bucket.
 
-    The format requires consistent counts, so the total count is at least that of the last bucket.
+    The format requires consistent counts, so the total count is at least the count of the last bucket.
 
     Args:
         buckets: upper bounds, ascending, each with the number of values at or below it.

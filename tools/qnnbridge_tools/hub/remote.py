@@ -213,7 +213,7 @@ class Hub:
 
     def _headers(self) -> dict[str, str]:
         made: dict[str, str] = self._hub.utils.build_hf_headers(token=self._token, library_name="qnnbridge")
-        # A compressed transfer cannot be resumed, and its length is not that of the file.
+        # A compressed transfer cannot be resumed, and its length differs from the file's.
         return {**made, "Accept-Encoding": "identity"}
 
     @contextlib.contextmanager
@@ -396,7 +396,7 @@ def local_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
             raise no_space(folder, None) from None
-        if error.errno is None:  # an error of the network
+        if error.errno is None:  # network errors have no errno
             raise
         if error.errno == errno.EFBIG:
             raise PullFailed(

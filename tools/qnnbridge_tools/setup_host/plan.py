@@ -125,7 +125,7 @@ def _judged(machine: HostMachine, version: str | None) -> list[Judgement]:
     judged = judge(machine)
     if version is not None:
         return [one for one in judged if version_key(one.release.version) == version_key(version)]
-    # Without a usable release return the refused ones, whose reasons are shown in the error.
+    # Without a usable release return the refused releases, whose reasons are shown in the error.
     best = best_of(judged)
     return [best] if best else judged
 

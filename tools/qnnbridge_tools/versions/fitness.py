@@ -1,9 +1,9 @@
 """Judge which releases of onnxruntime-qnn fit a machine, and give reasons. Pure functions over the table.
 
 A release fits if a wheel exists for the interpreter, its libraries are for the computer's processor and support the
-chip, the QNN SDK in the wheel is not newer than that of the installed driver, and no known fault applies. With an
-onnxruntime newer than all tested ones a release is doubtful. A known fault is one that no file in a wheel shows: it
-was measured, or reported by users; each entry contains its origin.
+chip, the QNN SDK in the wheel is not newer than the installed driver's, and no known fault applies. With an
+onnxruntime newer than all tested versions a release is doubtful. Known faults cannot be found in the files of a
+wheel: they were measured, or reported by users; each entry contains its origin.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ OLDEST_ORT_FOR_PLUGINS: Final = "1.24.2"
 # From this release on, onnxruntime checks which API version a plugin supports; plugins before 2.4 leave that field
 # at 0.
 ORT_TOO_NEW_FOR_OLD_PLUGINS: Final = "1.28"
-# The newest onnxruntime that releases were tested with. Nothing is known about newer ones.
+# The newest onnxruntime that releases were tested with. Nothing is known about newer versions.
 NEWEST_ORT_TRIED: Final = "1.32.0"
 
 # From 3.12 on `platform.machine` uses WMI first and returns ARM64 in an emulated process; before, it returns AMD64.
@@ -273,7 +273,7 @@ def known_faults(release: Release, machine: HostMachine) -> list[Reason]:
 
 
 def is_untried(ort: str) -> bool:
-    """Return whether this onnxruntime is newer than all tested ones, or has an unreadable version."""
+    """Return whether this onnxruntime is newer than all tested versions, or has an unreadable version."""
     try:
         return satisfies(ort, f">{NEWEST_ORT_TRIED}")
     except ValueError:
@@ -314,7 +314,7 @@ def fits(release: Release, machine: HostMachine) -> list[Reason]:
             Reason(
                 "other-platform",
                 "refused",
-                f"is built for {release.platform}, the host's interpreter is {machine.platform}",
+                f"is built for {release.platform}, but the host's interpreter is {machine.platform}",
             )
         ]
     reasons = [reason for check in _CHECKS for reason in check(release, machine)]
@@ -323,7 +323,7 @@ def fits(release: Release, machine: HostMachine) -> list[Reason]:
 
 
 def judge(machine: HostMachine, releases: Iterable[Release] | None = None) -> list[Judgement]:
-    """Return every release for the machine's platform: working ones first, newer before older."""
+    """Return every release for the machine's platform: working releases first, newer before older."""
     candidates = load_releases() if releases is None else releases
     judged = [
         Judgement(release, tuple(fits(release, machine)))

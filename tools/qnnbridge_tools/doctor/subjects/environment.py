@@ -247,7 +247,7 @@ def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=move,
         )
-    # Check the longer of the two paths: the libraries', or that of the process that loads them.
+    # Check the longer path: the path of the libraries, or the path of the process that loads them.
     longest = max((place.path, program), key=len)
     if facts.is_windows and len(longest) > LONGEST_PROGRAM:
         yield finding(

@@ -1,7 +1,8 @@
 """The host's interpreter and its packages: survey and check.
 
-The search order is that of `qnnbridge._launch.find_host`: argument, environment variable, configuration file,
-registry (on Windows on Arm), running interpreter. An explicit setting is used or refused, never ignored.
+The search order equals the order of `qnnbridge._launch.find_host`: argument, environment variable,
+configuration file, registry (on Windows on Arm), running interpreter. An explicit setting is used or refused,
+never ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     """Find interpreters: the running one, and those in the registry and on the PATH, without duplicates."""
     found: dict[str, Interpreter] = {}
     running = machine.running()
-    # Begin with the running interpreter: its version and packages are known, unlike those of a file on the PATH.
+    # Begin with the running interpreter: its version and packages are known, unlike the version and packages of
+    # a file on the PATH.
     candidates = [RegisteredInterpreter("", running.version, running.executable, running.prefix)]
     sources = ["running"]
     for python in machine.registered_pythons():
@@ -115,8 +117,8 @@ def base_interpreter(machine: Machine, path: str) -> str | None:
 def _refusal(
     machine: Machine, interpreter: Interpreter, candidate: RegisteredInterpreter, site: tuple[str, ...]
 ) -> tuple[str, str]:
-    # Check in the order of the repairs: files that are not interpreters, broken ones, those that can never be the
-    # host, and those that only lack packages.
+    # Check in the order of the repairs: files that are not interpreters, broken interpreters, interpreters that
+    # can never be the host, and interpreters that only lack packages.
     path = interpreter.path
     if machine.is_store_alias(path):
         return "host.store-alias", "it is an alias of the Microsoft Store, not an interpreter"
