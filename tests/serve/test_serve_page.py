@@ -269,10 +269,10 @@ def test_a_file_that_does_not_fit_is_refused_with_the_reason(page: browser.Page,
     for name, words in (
         ("text.txt", "neither a .npy nor a .json file"),
         ("no.npy", "not a file of numpy.save"),
-        ("double.npy", "holds <f8, and the model takes FP32"),
+        ("double.npy", "contains <f8, but the model needs FP32"),
         ("columns.npy", "numpy.ascontiguousarray"),
         ("records.npy", "records or objects"),
-        ("short.npy", "is cut off"),
+        ("short.npy", "is truncated"),
     ):
         page.choose_file("#try input[type=file]", tmp_path / name)
         assert words in refused_with(page)

@@ -115,9 +115,8 @@ class HttpProtocol(H11Protocol):
             self._announce_end()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-        elif (
-            self._waiting.cancelled()
-        ):  # the head of the next request has begun, or the rest of a refused body arrives
+        # The head of the next request has begun, or the rest of a refused body arrives.
+        elif self._waiting.cancelled():
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:

@@ -366,7 +366,7 @@ class CompileRequest:
     buckets: Buckets = ()
     inputs: Inputs = ()
     host_python: HostPython = None
-    # This field exists only for its callback, which has put the file's contents into the other fields.
+    # This field exists only for the callback of its option, which has set the defaults of all other options.
     _config: Config = None
     as_json: AsJson = False
 

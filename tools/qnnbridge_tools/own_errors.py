@@ -53,7 +53,7 @@ def in_lines(lines: Iterable[str]) -> Iterator[tuple[type[errors.BridgeError], s
 
 
 def warnings_in(lines: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Find warnings where Python writes them: behind a file and its line, or at the start of a line.
+    """Find warnings as Python prints them: after a file name and line number, or at the start of a line.
 
     Yields:
         The name, its cause and its fix, and the line.

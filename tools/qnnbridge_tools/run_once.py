@@ -221,7 +221,8 @@ class RunResult:
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
 
 
-# Errors of QNN, or of its effects on the host. Wrong inputs and invalid models are not a reason to move to the CPU.
+# Errors of QNN, and errors that QNN causes in the host. Wrong inputs and invalid models are not a reason to
+# move to the CPU.
 _OF_QNN = (EPFail, Fail, HostCrashed, HostHung, ModelQuarantined, RuntimeException)
 
 

@@ -169,7 +169,8 @@ def _help(page: Page) -> str:
 # Function that queries the daemon; raises `BridgeError` if the daemon does not answer.
 Ask = Callable[[], Figures]
 
-# Function that waits for some seconds; it returns the key in lower case, or an empty text if none was pressed.
+# Function that waits for some seconds; it returns the key in lower case, or an empty string if no key was
+# pressed.
 WaitForKey = Callable[[float], str]
 
 if sys.platform == "win32":

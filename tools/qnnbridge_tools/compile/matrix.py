@@ -554,7 +554,7 @@ def _rename(folder: str, made: str, wanted: str, blob: str | None) -> None:
     path = os.path.join(folder, made)
     manifest = read_manifest(path)
     os.rename(path, os.path.join(folder, wanted))
-    # A manifest contains the name of its model, so the old one is no longer valid.
+    # A manifest contains the name of its model, so the old manifest is no longer valid.
     os.unlink(manifest_path(path))
     if manifest is not None:
         write_manifest(

@@ -223,7 +223,7 @@ _APP_ALIAS_TAG: Final = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 
 
 class RealMachine:
-    """This computer; see `Machine`. For one thread."""
+    """This computer, as a `Machine`. Not thread-safe."""
 
     def __init__(self) -> None:
         from qnnbridge_os.processes import native_machine

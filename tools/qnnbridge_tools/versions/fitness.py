@@ -295,7 +295,7 @@ _RANK: dict[FitVerdict, int] = {"works": 0, "doubtful": 1, "refused": 2}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """A release with the reasons against it on a machine."""
+    """A release, with the reasons against using it on a machine."""
 
     release: Release
     reasons: tuple[Reason, ...]
