@@ -62,8 +62,7 @@ def asked_and_left_waiting(server: Server) -> socket.socket:
     body = json.dumps({"inputs": [{"name": "times", "datatype": "INT64", "shape": [], "data": [1]}]})
     connection = socket.create_connection((host, int(port)), timeout=WAIT_TIMEOUT_S)
     connection.sendall(
-        f"POST /v2/models/counter/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: "
-        f"{len(body)}\r\n\r\n{body}".encode()
+        f"POST /v2/models/counter/infer HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
     )
     return connection
 
@@ -444,8 +443,7 @@ def test_without_its_packages_the_command_names_the_extra(counter: Path) -> None
 def test_the_command_line_loads_neither_the_server_nor_numpy() -> None:
     # The command is looked up, which imports it, but not run.
     program = (
-        "import qnnbridge_tools.cli as cli, typer.main, sys, json; "
-        "typer.main.get_command(cli.app).commands['serve']; "
+        "import qnnbridge_tools.cli as cli, typer.main, sys, json; typer.main.get_command(cli.app).commands['serve']; "
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)

@@ -450,7 +450,7 @@ def test_the_table_shows_that_outputs_of_a_language_model_are_not_compared(page:
         "[...document.querySelectorAll('#model-table tr.chosen td')].find((one) => one.dataset.title === 'Numbers')"
     )
     lines = str(page.wait(f"{cells}.innerText")).splitlines()
-    assert lines == ["not compared", "no stage gives results to compare"]
+    assert lines == ["not compared", "results of stages are not available"]
 
 
 def test_a_conversation_on_the_page_equals_that_of_the_model(page: browser.Page, server: Server) -> None:

@@ -1,6 +1,5 @@
 """`qnnbridge quantize` writes a model that computes what the float model computes, despite errors of the
-quantizer.
-"""
+quantizer."""
 
 from __future__ import annotations
 

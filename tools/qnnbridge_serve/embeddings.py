@@ -76,7 +76,8 @@ def read_folder(folder: Path) -> EmbeddingFolder:
     if not tokenizer.is_file():
         raise NoSuchFile(
             f"There is no tokenizer.json in {folder}.",
-            fix="Save its fast tokenizer there: AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER).",
+            fix="Save the model's fast tokenizer in this folder: "
+            "AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER).",
         )
     modules = _read(folder / "modules.json")
     pooling: Pooling | None = None
@@ -334,7 +335,7 @@ class Embedder:
         if not np.isfinite(stacked).all():
             raise BridgeError(
                 f"The model {self.name} returned numbers that are not finite.",
-                fix="Compare it with the CPU: qnnbridge verify.",
+                fix="Compare the model with the CPU: qnnbridge verify.",
             )
         return stacked
 
@@ -462,7 +463,8 @@ def batch_shapes(
         raise OptionError(
             f"The model takes no {_MASK}, so it can only run at the length of each text, and its length is fixed.",
             cause="Padding a text to that length would change its embedding.",
-            fix=f"Export it with {_MASK}; or with a free length, and serve it without --bucket on --provider cpu.",
+            fix=f"Export the model with {_MASK}; or with a free length, and serve it without --bucket on "
+            f"--provider cpu.",
         )
     if lengths:
         limit = min(limit, lengths[-1])

@@ -135,7 +135,7 @@ def make_contract(
         if tensor is None:
             raise errors.OptionError(
                 f"The model cannot be served: its input {node.name!r} is {node.type}.",
-                cause="The Open Inference Protocol has no datatype for it.",
+                cause="The Open Inference Protocol has no datatype for this type.",
                 fix="Give the model inputs of ordinary tensor types, or use it from Python.",
             )
         fed[node.name] = tensor
@@ -153,7 +153,7 @@ def make_contract(
         listed = ", ".join(f"{name} ({kind})" for name, kind in unnamed.items()) or "none"
         raise errors.OptionError(
             f"The model cannot be served: none of its outputs can be sent. They are: {listed}.",
-            cause="The Open Inference Protocol has no datatype for them.",
+            cause="The Open Inference Protocol has no datatypes for these types.",
         )
     return Contract(fed, required, given, unnamed)
 

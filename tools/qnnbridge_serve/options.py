@@ -117,7 +117,7 @@ MOST_BYTES: Final = 4096
 # 16 characters of `secrets.token_urlsafe` are 96 random bits.
 _TOKEN: Final = re.compile(rb"[\x21-\x7e]{16,1024}")
 _HOW: Final = (
-    'Make one: (umask 077; python -c "import secrets; print(secrets.token_urlsafe(32))" > FILE), '
+    'Create a token file: (umask 077; python -c "import secrets; print(secrets.token_urlsafe(32))" > FILE), '
     "and give it with --token-file FILE."
 )
 

@@ -141,7 +141,7 @@ def _unreadable(path: Path, error: BaseException) -> OptionError:
     return OptionError(
         f"{path} cannot be read as a numpy array.",
         cause=str(error) or type(error).__name__,
-        fix="Write it with numpy.save or numpy.savez, without Python objects in it.",
+        fix="Write the file with numpy.save or numpy.savez, without Python objects in it.",
     )
 
 

@@ -271,7 +271,7 @@ def refreshed(page: Page, ask: Ask) -> Page:
     try:
         figures = ask().without_client(os.getpid())
     except BridgeError as error:
-        return dataclasses.replace(page, note=f"{error.message} Waiting for it ...")
+        return dataclasses.replace(page, note=f"{error.message} Waiting for the daemon ...")
     return dataclasses.replace(page, figures=figures, note="")
 
 

@@ -613,7 +613,7 @@ def _not_this_chip(chip: str, info: HostInfo) -> str:
     here = chip_of_this_computer()
     if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
         return ""
-    return f"this computer's chip is {here.label}: verify it on a machine with that chip"
+    return f"this computer's chip is {here.label}: verify the model on a machine with that chip"
 
 
 def _verdict(results: list[StepResult]) -> tuple[str, bool]:

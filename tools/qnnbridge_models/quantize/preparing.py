@@ -428,7 +428,7 @@ def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str
         raise ModelError(
             "The model could not be prepared for quantising: the prepared model does not run.",
             cause=error.cause,
-            fix="Run qnnbridge optimize on it first, or export it again with a newer opset (17 to 21).",
+            fix="Run qnnbridge optimize on the model first, or export it again with a newer opset (17 to 21).",
         ) from None
 
 

@@ -316,7 +316,7 @@ class _Work:
                         raise ModelChanged(
                             f"{self.model.name} or one of its weight files changed while it was verified.",
                             cause="QNN would run a model different from the CPU's.",
-                            fix="Verify it again when no other program writes to its files.",
+                            fix="Verify the model again when no other program writes to its files.",
                             details={"path": str(self.model)},
                         )
                     placement, left_out = side.placement, side.left_out

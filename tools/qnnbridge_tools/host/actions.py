@@ -261,7 +261,7 @@ def _stop(drain_s: float) -> dict[str, Any]:
     if not link.wait_for_end(drain_s + END_GRACE_S, ended.instance):
         raise HostError(
             f"The daemon (pid {ended.pid}) agreed to stop, but still runs after {drain_s + END_GRACE_S:g} s.",
-            fix="Read its log: qnnbridge host logs. If it hangs, end the process.",
+            fix="Read the daemon's log: qnnbridge host logs. If the daemon hangs, end its process.",
         )
     return document
 

@@ -198,8 +198,8 @@ def remove(one: PulledFolder) -> None:
                 (gone / MARK_FILE).touch()
             raise PullFailed(
                 f"{one.repository} cannot be removed: {error.strerror or error}.",
-                cause="A program uses it, or its folder may not be written.",
-                fix="Close the sessions that use it, then run the same command again.",
+                cause="A program uses the model, or this user may not write to its folder.",
+                fix="Close the sessions that use the model, then run the same command again.",
                 details={"reason": "busy"},
             ) from None
         with contextlib.suppress(OSError):  # fails if the folder contains other models of the repository

@@ -114,7 +114,7 @@ class Hub:
         if not re.match("https?://.", hub_endpoint()):
             raise PullFailed(
                 f'HF_ENDPOINT is "{without_login(hub_endpoint())}", which is not the address of a hub.',
-                fix="Set it to an address that begins with https:// or http://, or unset it.",
+                fix="Set the variable to an address that begins with https:// or http://, or unset it.",
                 details={"reason": "network"},
             )
         # huggingface_hub read the variable when it was imported, so it may have changed since.
@@ -200,7 +200,7 @@ class Hub:
                 part.unlink()
                 raise PullFailed(
                     f"{file.name} of {repository.label} arrived damaged: {problem}.",
-                    cause="A proxy or the network changed it, or the hub's copy is damaged.",
+                    cause="A proxy or the network changed the file, or the hub's copy is damaged.",
                     fix="Run the same command again: it downloads this file again and keeps the others.",
                     details={"reason": "damaged", "file": file.name},
                 )
@@ -348,7 +348,7 @@ def is_offline() -> bool:
 def offline_refused(name: str, why: str) -> PullFailed:
     return PullFailed(
         f"{name} was not pulled to this computer before, and {why}.",
-        fix="Pull it once with a network: without --offline and with HF_HUB_OFFLINE unset.",
+        fix="Pull the model once with a network: without --offline and with HF_HUB_OFFLINE unset.",
         details={"reason": "offline"},
     )
 

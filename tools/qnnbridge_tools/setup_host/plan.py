@@ -142,8 +142,8 @@ def _check_known(version: str) -> None:
     if not known:
         known_text = ", ".join(dict.fromkeys(release.version for release in load_releases()))
         later = (
-            "If it is newer, update qnnbridge; or set up one of these, install the newer one into its environment "
-            "with pip, and run qnnbridge doctor."
+            "If your version is newer, update qnnbridge; or set up a listed version, install yours into its "
+            "environment with pip, and run qnnbridge doctor."
         )
         words = STANDING_WORDS[standing_of(version)]
         raise OptionError(
@@ -437,7 +437,7 @@ def _configuration(
     if is_other and not options.replace:
         raise AlreadyThere(
             f"The configuration file {file} already contains another host: {old}.",
-            fix="Replace it with --replace, or leave the configuration alone with --no-config.",
+            fix="Replace the setting with --replace, or leave the configuration alone with --no-config.",
         )
     before = read_config(file)
     others = _engine_settings(options, engine, before)
@@ -447,7 +447,7 @@ def _configuration(
         if there is not None and not options.replace:
             raise AlreadyThere(
                 f"The configuration file {file} has {name} = {there!r} under [host], for another source of QNN.",
-                fix="Replace it with --replace, or leave the configuration alone with --no-config.",
+                fix="Replace the setting with --replace, or leave the configuration alone with --no-config.",
             )
     if text is None:
         raise cannot_extend(file, str(python))
@@ -459,7 +459,8 @@ def cannot_extend(file: Path, python: str) -> SetupFailed:
     return failed(
         "configuration",
         f"The configuration file {file} is written in a way that this command cannot extend.",
-        fix=f"Put the host into it by hand, under [host]: python = {toml_string(python)}; and give --no-config.",
+        fix=f"Put the host into the file by hand, under [host]: python = {toml_string(python)}; and give "
+        "--no-config.",
     )
 
 

@@ -454,11 +454,15 @@ def _fix_path(facts: Facts) -> Remedy:
 def _name_it(facts: Facts, path: str) -> Remedy:
     """Return the fix that changes the setting of the wrong interpreter to another path."""
     if facts.host.source == "--host-python":
-        return Remedy("Choose one that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",))
+        return Remedy(
+            "Choose an interpreter that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",)
+        )
     if facts.host.source == VARIABLE:
-        words = "Choose one that can be the host" + ("; then open a new window." if facts.is_windows else ".")
+        words = "Choose an interpreter that can be the host" + (
+            "; then open a new window." if facts.is_windows else "."
+        )
         return Remedy(words, set_variable(facts, VARIABLE, path))
-    return Remedy(f"Choose one that can be the host in the configuration file: [host] python = '{path}'")
+    return Remedy(f"Set an interpreter that can be the host in the configuration file: [host] python = '{path}'")
 
 
 def _fix_config(facts: Facts) -> Remedy:
