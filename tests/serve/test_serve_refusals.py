@@ -166,7 +166,7 @@ def test_binary_data_of_another_size_is_refused(server: Server, size: int, data:
     [
         (struct.pack("<I", 3) + b"ab", "element 0 of its BYTES data is cut off"),
         (b"\1\0", "element 0 of its BYTES data is cut off"),
-        (struct.pack("<I", 1) + b"a", "its shape has 2 elements, and its BYTES data 1"),
+        (struct.pack("<I", 1) + b"a", "its shape has 2 elements, but its BYTES data has 1"),
         ((struct.pack("<I", 1) + b"\xff") * 2, "ONNX strings must be UTF-8"),
         (struct.pack("<I", 2**32 - 1) + b"a", "cut off"),
     ],

@@ -265,7 +265,7 @@ def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) ->
         raise wrong(f"{where}: ONNX strings must be UTF-8, but an element is not ({error.reason}).") from None
     if len(elements) != count or at != len(raw):
         found = len(elements) if at == len(raw) else "more"
-        raise wrong(f"{where}: its shape has {count} elements, and its BYTES data {found}.")
+        raise wrong(f"{where}: its shape has {count} elements, but its BYTES data has {found}.")
     return elements
 
 

@@ -202,7 +202,7 @@ def remove(one: PulledFolder) -> None:
                 fix="Close the sessions that use the model, then run the same command again.",
                 details={"reason": "busy"},
             ) from None
-        with contextlib.suppress(OSError):  # fails if the folder contains other models of the repository
+        with contextlib.suppress(OSError):  # `rmdir` fails if the folder contains other models of the repository
             one.folder.parent.rmdir()
 
 

@@ -158,7 +158,7 @@ def windows_ml_text(machine: HostMachine) -> str:
         return ""
     text = f"Windows ML, as another source of QNN: {READER} {reader.version} reads the catalogue of Windows"
     if runtime is not None:
-        text += f"; {RUNTIME} {runtime.version} is onnxruntime {runtime.onnxruntime} for its providers"
+        text += f"; {RUNTIME} {runtime.version} contains onnxruntime {runtime.onnxruntime} for its providers"
         pin = reader.onnxruntime
         text += f" ({READER}[with-ort] installs {pin})" if pin else ""
     plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer supports them too"

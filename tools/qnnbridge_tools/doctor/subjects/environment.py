@@ -306,7 +306,7 @@ PATHS_CHECK = SubjectCheck("paths", find_paths, healthy_paths)
 
 CRASH_WINDOW_S: Final = 24 * 3600.0
 _MAX_CRASHES: Final = 10
-# Reasons for ending a host that hangs.
+# Pattern of the reasons for which the bridge ends a host that hangs.
 _HUNG: Final = re.compile(r"(?:the host|it) (?:did not|closed its|stopped in|process is stopped)", re.IGNORECASE)
 
 
