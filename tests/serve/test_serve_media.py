@@ -198,7 +198,7 @@ class TestLimits:
     def test_the_limits_of_a_request_apply_to_all_its_parts_together(self) -> None:
         one = MediaPart("image", "x", url(picture()))
         assert len(decode_media([one, one], MediaLimits(most_pixels=2400), lambda: None)) == 2
-        with pytest.raises(Refused, match="1,199 are left"):
+        with pytest.raises(Refused, match="only 1,199 pixels"):
             decode_media([one, one], MediaLimits(most_pixels=2399), lambda: None)
         two = MediaPart("audio", "x", url(sound(), "audio/wav"))
         assert len(decode_media([two, two], MediaLimits(most_seconds=2), lambda: None)) == 2

@@ -45,7 +45,7 @@ def binary(server: Server, head: Any, data: bytes = b"", model: str = "same-INT3
         (x(datatype=None), 'has no string "datatype"'),
         (x(data=None), "neither data nor the parameter binary_data_size"),
         (x(data=5), "data is not an array"),
-        (x(data=[1, 2, 3, "4"]), "data must be integers; it has texts, too"),
+        (x(data=[1, 2, 3, "4"]), "data must be integers; it has strings, too"),
         (x(data=[1, 2, 3, 4.5]), "data must be integers; it has fractions, too"),
         (x(data=[1, 2, 3, True]), "data must be integers; it has true or false, too"),
         (x(data=[1, 2, 3, 2**31]), "not between -2147483648 and 2147483647"),
@@ -77,7 +77,7 @@ def test_a_bad_input_is_refused_with_an_explanation(server: Server, given: Any, 
         ("FP32", [float("nan"), 1e39], "shape [1, 1] has 1 elements, and data has 2"),
         ("FP32", [True], "data must be numbers; it has true or false, too"),
         ("FP64", [10**400], "too large for a floating point number"),
-        ("FP32", ["1"], "data must be numbers; it has texts, too"),
+        ("FP32", ["1"], "data must be numbers; it has strings, too"),
         ("FP32", [None], "data must be numbers; it has null, too"),
         ("BOOL", [2], "true or false, or 0 or 1"),
         ("BYTES", [1], "data must be strings; it has numbers, too"),
@@ -295,7 +295,7 @@ def test_a_damaged_compressed_request_or_another_encoding_is_refused(server: Ser
     path = "/v2/models/same-INT32/infer"
     whole = gzip.compress(json.dumps({"inputs": [X]}).encode())
     assert server.ask("POST", path, whole, {"Content-Encoding": "gzip"}).status == 200
-    for body, words in ((whole[:-9], "its end is missing"), (b"no zip", "cannot be unpacked")):
+    for body, words in ((whole[:-9], "its end is missing"), (b"no zip", "cannot be decompressed")):
         answer = server.ask("POST", path, body, {"Content-Encoding": "gzip"})
         assert (answer.status, words in answer.error) == (400, True)
     answer = server.ask("POST", path, whole, {"Content-Encoding": "br"})
