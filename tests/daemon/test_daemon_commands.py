@@ -621,7 +621,7 @@ def test_the_live_view_waits_for_a_daemon_that_ends_and_ctrl_c_closes_it() -> No
     terminal = Terminal("--sort", "name")
     terminal.read_until("sorted by name")
     told("host", "stop")
-    terminal.read_until("Waiting for it")
+    terminal.read_until("Waiting for the daemon")
     daemon = start()
     terminal.read_until(f"pid {daemon['pid']}")
     terminal.process.send_signal(signal.SIGINT)

@@ -73,7 +73,7 @@ def test_empty_strings_use_no_more_memory_than_the_shape_requires(
         body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
     answer, grown = most_bytes(server, lambda: server.ask("POST", "/v2/models/BYTES/infer", body, headers))
     if shape == [1, 1]:
-        assert (answer.status, "BYTES data more" in answer.error) == (400, True)
+        assert (answer.status, "BYTES data has more" in answer.error) == (400, True)
         assert grown < GROWTH
     else:  # 4 million texts use more memory than a request may use
         assert (answer.status, "--max-request" in answer.error) == (413, True)

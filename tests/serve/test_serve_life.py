@@ -154,7 +154,7 @@ def test_too_many_requests_are_refused_and_queued_ones_keep_their_deadlines(coun
         until(lambda: _processor_s(server.host()) > before + STARTED_S)
         waiting = counting(server, 1, parameters=short)
         assert (waiting.status, waiting.headers["qnnbridge-error"]) == (504, "call.DeadlineExceeded")
-        assert "before its turn came" in waiting.error
+        assert "timed out while it waited for its turn" in waiting.error
 
         queued = asked_and_left_waiting(server)
         third = counting(server, 1, parameters=short)
@@ -285,7 +285,7 @@ def test_models_are_unloaded_and_loaded_again(counter: Path, work: int, tmp_path
         gone = server.ask("POST", "/v2/repository/models/same/load", {})
         assert (gone.status, gone.headers["qnnbridge-error"]) == (404, "ort.NoSuchFile")
         assert "its file cannot be read" in gone.error
-        assert "Fix: Put it back" in gone.error
+        assert "Fix: Put the file back" in gone.error
         assert str(tmp_path) not in gone.error
         assert server.infer("same", floats).status == 200
         inline = {"parameters": {"config": "{}", "file:1/model.onnx": "AAAA"}}
@@ -424,7 +424,7 @@ def test_an_address_that_is_in_use_is_reported(counter: Path) -> None:
         port = other.getsockname()[1]
         ended = refused("--host", "private", "--http", f"127.0.0.1:{port}", "--model", f"counter={counter}")
     assert ended.returncode == 1
-    assert "Another program listens there" in ended.stderr
+    assert "Another program listens on this address" in ended.stderr
 
 
 def test_without_its_packages_the_command_names_the_extra(counter: Path) -> None:

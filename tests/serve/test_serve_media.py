@@ -198,7 +198,7 @@ class TestLimits:
     def test_the_limits_of_a_request_apply_to_all_its_parts_together(self) -> None:
         one = MediaPart("image", "x", url(picture()))
         assert len(decode_media([one, one], MediaLimits(most_pixels=2400), lambda: None)) == 2
-        with pytest.raises(Refused, match="1,199 are left"):
+        with pytest.raises(Refused, match="only 1,199 pixels"):
             decode_media([one, one], MediaLimits(most_pixels=2399), lambda: None)
         two = MediaPart("audio", "x", url(sound(), "audio/wav"))
         assert len(decode_media([two, two], MediaLimits(most_seconds=2), lambda: None)) == 2
@@ -232,7 +232,7 @@ class TestLimits:
 
     @pytest.mark.parametrize("given", ["!!!", "QUJ", "QQ==QQ==", "Q Q=="])
     def test_bad_base64_is_refused(self, given: str) -> None:
-        with pytest.raises(Refused, match="not base64"):
+        with pytest.raises(Refused, match="not valid base64"):
             decode_media([MediaPart("image", "x", f"data:image/png;base64,{given}")], MediaLimits(), lambda: None)
 
 
@@ -465,10 +465,10 @@ class TestServing:
             ("gemma3", image("https://example.org/a.png"), "--media-from"),
             ("gemma3", image("file:///etc/passwd"), "--media-from"),
             ("phi4mm", audio(b"x" * 50), "cannot be decoded"),
-            ("gemma3", {"type": "image_url"}, "a picture is"),
-            ("gemma3", {"type": "image_url", "image_url": "data:,"}, "a picture is"),
+            ("gemma3", {"type": "image_url"}, "a picture must be"),
+            ("gemma3", {"type": "image_url", "image_url": "data:,"}, "a picture must be"),
             ("phi4mm", audio(sound(), "flac"), 'format is "wav" or "mp3"'),
-            ("gemma3", {"type": "video_url", "video_url": {"url": "x"}}, "parts are of the types"),
+            ("gemma3", {"type": "video_url", "video_url": {"url": "x"}}, "each part must have the type"),
         ],
     )
     def test_the_error_for_refused_media_has_a_message_and_its_field(

@@ -269,10 +269,10 @@ def test_a_file_that_does_not_fit_is_refused_with_the_reason(page: browser.Page,
     for name, words in (
         ("text.txt", "neither a .npy nor a .json file"),
         ("no.npy", "not a file of numpy.save"),
-        ("double.npy", "holds <f8, and the model takes FP32"),
+        ("double.npy", "contains <f8, but the model needs FP32"),
         ("columns.npy", "numpy.ascontiguousarray"),
         ("records.npy", "records or objects"),
-        ("short.npy", "is cut off"),
+        ("short.npy", "is truncated"),
     ):
         page.choose_file("#try input[type=file]", tmp_path / name)
         assert words in refused_with(page)
@@ -450,7 +450,7 @@ def test_the_table_shows_that_outputs_of_a_language_model_are_not_compared(page:
         "[...document.querySelectorAll('#model-table tr.chosen td')].find((one) => one.dataset.title === 'Numbers')"
     )
     lines = str(page.wait(f"{cells}.innerText")).splitlines()
-    assert lines == ["not compared", "no stage gives results to compare"]
+    assert lines == ["not compared", "results of stages are not available"]
 
 
 def test_a_conversation_on_the_page_equals_that_of_the_model(page: browser.Page, server: Server) -> None:

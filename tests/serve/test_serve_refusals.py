@@ -41,11 +41,11 @@ def binary(server: Server, head: Any, data: bytes = b"", model: str = "same-INT3
         (x(shape=[2**40, 2**40]), "2**62"),
         (x(shape=[1] * 70), "70 dimensions are too many"),
         (x(shape=None), "shape is null"),
-        (x(name=None), 'has no text "name"'),
-        (x(datatype=None), 'has no text "datatype"'),
+        (x(name=None), 'has no string "name"'),
+        (x(datatype=None), 'has no string "datatype"'),
         (x(data=None), "neither data nor the parameter binary_data_size"),
         (x(data=5), "data is not an array"),
-        (x(data=[1, 2, 3, "4"]), "data must be integers; it has texts, too"),
+        (x(data=[1, 2, 3, "4"]), "data must be integers; it has strings, too"),
         (x(data=[1, 2, 3, 4.5]), "data must be integers; it has fractions, too"),
         (x(data=[1, 2, 3, True]), "data must be integers; it has true or false, too"),
         (x(data=[1, 2, 3, 2**31]), "not between -2147483648 and 2147483647"),
@@ -77,10 +77,10 @@ def test_a_bad_input_is_refused_with_an_explanation(server: Server, given: Any, 
         ("FP32", [float("nan"), 1e39], "shape [1, 1] has 1 elements, and data has 2"),
         ("FP32", [True], "data must be numbers; it has true or false, too"),
         ("FP64", [10**400], "too large for a floating point number"),
-        ("FP32", ["1"], "data must be numbers; it has texts, too"),
+        ("FP32", ["1"], "data must be numbers; it has strings, too"),
         ("FP32", [None], "data must be numbers; it has null, too"),
         ("BOOL", [2], "true or false, or 0 or 1"),
-        ("BYTES", [1], "data must be texts; it has numbers, too"),
+        ("BYTES", [1], "data must be strings; it has numbers, too"),
         ("BYTES", ["\ud800"], "half a surrogate pair"),
     ],
 )
@@ -166,8 +166,8 @@ def test_binary_data_of_another_size_is_refused(server: Server, size: int, data:
     [
         (struct.pack("<I", 3) + b"ab", "element 0 of its BYTES data is cut off"),
         (b"\1\0", "element 0 of its BYTES data is cut off"),
-        (struct.pack("<I", 1) + b"a", "its shape has 2 elements, and its BYTES data 1"),
-        ((struct.pack("<I", 1) + b"\xff") * 2, "ONNX has texts in UTF-8 only"),
+        (struct.pack("<I", 1) + b"a", "its shape has 2 elements, but its BYTES data has 1"),
+        ((struct.pack("<I", 1) + b"\xff") * 2, "ONNX strings must be UTF-8"),
         (struct.pack("<I", 2**32 - 1) + b"a", "cut off"),
     ],
 )
@@ -196,13 +196,13 @@ def test_a_bool_is_0_or_1(server: Server) -> None:
         (b"{}", 'The request has no array "inputs"'),
         (b'{"inputs": 1}', '"inputs" is not an array'),
         (b'{"inputs": []}', "Required inputs (['x']) are missing"),
-        (b'{"inputs": [], "id": 7}', 'has no text "id"'),
+        (b'{"inputs": [], "id": 7}', 'has no string "id"'),
         (b'{"inputs": [], "outputs": [1]}', "An output is not a JSON object"),
         (b"[" * 100000, "The request is not a JSON object"),
         (b'{"inputs": [{"data": ' + b"[" * 100000, "nested too deep"),
-        (b'{"inputs": [], "inputs": []}', "has a name twice"),
-        (b'{"inputs": [], "in\\u0070uts": []}', "has a name twice"),
-        (b'{"inputs": [{"name": "x", "name": "y"}]}', "has a name twice"),
+        (b'{"inputs": [], "inputs": []}', "contains a name twice"),
+        (b'{"inputs": [], "in\\u0070uts": []}', "contains a name twice"),
+        (b'{"inputs": [{"name": "x", "name": "y"}]}', "contains a name twice"),
         (b'{"inputs": [], "parameters": {"timeout": 1, "timeout": 2}}', "a name twice"),
         (b'{"inputs": [], "parameters": {"timeout": ' + b"9" * 5000 + b"}}", "a number has too many digits"),
         (b'{"inputs": [' + b"{}," * 450_000 + b"{}]}", "too many fields"),
@@ -288,14 +288,14 @@ def test_a_compressed_request_is_measured_after_decompression(server: Server, pa
     body = pack(b" " * (33 * 1024**2))
     encoding = "gzip" if pack is gzip.compress else "deflate"
     answer = server.ask("POST", "/v2/models/same-INT32/infer", body, {"Content-Encoding": encoding})
-    assert (answer.status, "unpacked, has more than 33554432 bytes" in answer.error) == (413, True)
+    assert (answer.status, "decompressed body has more than 33554432 bytes" in answer.error) == (413, True)
 
 
 def test_a_damaged_compressed_request_or_another_encoding_is_refused(server: Server) -> None:
     path = "/v2/models/same-INT32/infer"
     whole = gzip.compress(json.dumps({"inputs": [X]}).encode())
     assert server.ask("POST", path, whole, {"Content-Encoding": "gzip"}).status == 200
-    for body, words in ((whole[:-9], "its end is missing"), (b"no zip", "cannot be unpacked")):
+    for body, words in ((whole[:-9], "its end is missing"), (b"no zip", "cannot be decompressed")):
         answer = server.ask("POST", path, body, {"Content-Encoding": "gzip"})
         assert (answer.status, words in answer.error) == (400, True)
     answer = server.ask("POST", path, whole, {"Content-Encoding": "br"})

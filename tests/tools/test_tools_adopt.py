@@ -36,7 +36,7 @@ def run(*arguments: str | Path) -> tuple[int, str]:
 def test_the_manifest_records_both_files_unchanged(model: Path) -> None:
     code, said = run(model)
     assert code == 0, said
-    assert "F.onnx, F_qnn.bin, in their present state" in said
+    assert "records the present state of F.onnx, F_qnn.bin" in said
     manifest = read_manifest(model)
     assert manifest is not None
     assert [record.name for record in manifest.files] == ["F.onnx", "F_qnn.bin"]

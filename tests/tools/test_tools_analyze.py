@@ -527,7 +527,7 @@ def test_the_rules_qnn_and_the_page_count_the_same_nodes_and_multiplications(
     assert sum(map(len, by_qnn.best.parts)) == shares_of(by_qnn, by_qnn.best).on_qnn
     page, document = report.picture_data(by_qnn), report.document(by_qnn)
     assert (page["verdict"], page["workText"]) == (document["verdict"], work_text(shares_of(by_qnn, by_qnn.best)))
-    assert page["verdict"] == verdict_text(by_rules, by_rules.best) == "all of it runs on the NPU"
+    assert page["verdict"] == verdict_text(by_rules, by_rules.best) == "the whole model runs on the NPU"
 
 
 @pytest.mark.simulator
@@ -546,7 +546,7 @@ def test_a_branch_that_replaces_its_if_counts_as_all_of_the_model(tmp_path: Path
     )
     found = analyze_model(models.saved(made, tmp_path / "m.onnx"), soc_model="60")
     assert found.from_qnn
-    assert verdict_text(found, found.best) == "all of it runs on the NPU"
+    assert verdict_text(found, found.best) == "the whole model runs on the NPU"
 
 
 def test_fixed_sizes_are_the_first_advice_and_the_only_one_if_they_are_sufficient(tmp_path: Path) -> None:
@@ -607,7 +607,7 @@ def test_a_branch_that_the_sizes_rule_out_gets_no_separate_advice(tmp_path: Path
     )
     (advice,) = offline(made, tmp_path).advice
     assert "fixed sizes alone are enough: the rules predict that all 3 nodes run on the NPU" in advice.why
-    assert "Sizes decide what choice runs, and untaken-branches leaves that alone" in advice.why
+    assert "The sizes decide which branch of choice runs, and untaken-branches does not change that" in advice.why
     fixed = fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2})
     assert "untaken-branches" in [step.rewrite for step in fixed.steps]
     assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()

@@ -260,7 +260,7 @@ def test_elapsed_time_is_printed_as_occasional_lines_without_a_terminal(monkeypa
         ([str(MUL), "--share-weights"], "at least two models"),
         ([str(MUL), "--input", "X=nowhere.npy"], "no file nowhere.npy"),
         ([str(MUL), "--input", "X=nowhere.npy", "--no-validate"], "--input does not go with --no-validate"),
-        ([str(MUL), str(MODELS / "sigmoid.onnx"), "--input", "x=a.npy"], "one model of one size"),
+        ([str(MUL), str(MODELS / "sigmoid.onnx"), "--input", "x=a.npy"], "a single model of a single size"),
     ],
 )
 def test_bad_input_is_refused_before_a_host_is_started(arguments: list[str], message: str) -> None:

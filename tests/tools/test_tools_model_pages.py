@@ -95,6 +95,6 @@ def test_a_page_of_quantize_is_refused_at_the_path_of_its_model(place: str, fold
     page_place = "-" if place == "-" else tmp_path / place
     refused = qnnbridge(*arguments("quantize", folder, Path(target)), "--html", page_place, "--overwrite")
     assert refused.returncode == 2
-    assert f"--html {page_place} and -o {target} are the same place." in refused.stderr
+    assert f"--html {page_place} and -o {target} are the same file." in refused.stderr
     assert refused.stdout == ""
     assert not (tmp_path / "q.onnx").exists()

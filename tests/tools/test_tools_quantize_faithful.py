@@ -198,7 +198,7 @@ def test_changes_by_the_preparation_are_not_attributed_to_the_quantizer(tmp_path
     result = models.quantize(source, tmp_path / "q.onnx", calibration)
     assert result.snr_db is not None
     assert result.snr_db > 26
-    assert not any("writes other operators" in change for change in result.changes)
+    assert not any("changes operators" in change for change in result.changes)
 
 
 def test_a_form_of_the_file_that_fails_is_reported_and_the_next_one_is_used(
@@ -237,4 +237,4 @@ def test_a_useless_verdict_gives_its_reason_if_the_length_depends_on_values(tmp_
     rows = [[np.arange(3.0)] for _ in range(4)]
     other = [[np.arange(3.0 + (number == 2))] for number in range(4)]
     one = measure(["y"], rows, other)[0]
-    assert (one.verdict, "its length depends on values" in one.whole.judged.reason) == ("useless", True)
+    assert (one.verdict, "the output's length depends on values" in one.whole.judged.reason) == ("useless", True)

@@ -137,7 +137,7 @@ def test_a_daemon_that_ends_leaves_the_last_figures_with_the_reason() -> None:
     before = refreshed(page(), lambda: figures())
     after = refreshed(before, gone)
     lines = drawn(after)
-    assert lines[0] == "The qnnbridge daemon closed the connection. Waiting for it ..."
+    assert lines[0] == "The qnnbridge daemon closed the connection. Waiting for the daemon ..."
     assert "camera.py" in "\n".join(lines)
     assert refreshed(after, lambda: figures()).note == ""
 

@@ -163,7 +163,7 @@ def test_an_onnxruntime_newer_than_the_table_gets_no_definite_verdict() -> None:
     assert (told["best"], told["newest_onnxruntime_tried"]) == ("2.7.0", "1.32.0")
     _, text = versions(*arguments, "1.40.0")
     words = " ".join(text.split())
-    assert "It is known neither to work with onnxruntime 1.40.0 nor to fail" in words
+    assert "It was not tested with onnxruntime 1.40.0" in words
     assert "onnxruntime was tried up to 1.32.0. Newer releases are unknown here" in words
     assert {one["verdict"] for one in document(*arguments, "1.32.0", "--working")["releases"]} == {"works"}
 

@@ -42,7 +42,7 @@ _NEARLY_CONSTANT = 1e-3
 _OF_A_CONSTANT_DB = 30.0
 # Verdicts from best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
-# An axis with more columns probably holds positions, whose worst one is not significant.
+# An axis with more columns probably contains positions, and the worst of many positions is not significant.
 _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
 # Number of samples judged together if a target must hold for all samples.
@@ -76,7 +76,7 @@ class Accuracy:
 
     Args:
         name: name of the output or group.
-        judged: the measures.
+        judged: SNR, largest error and the other measures.
         varies: how much the expected values vary over the samples: standard deviation divided by magnitude,
             computed for each column separately; with a single sample, computed over all columns. -1 for integers.
         flat: true if all found values are equal although the expected values vary.
@@ -183,7 +183,7 @@ def lowest_of_folds(
 ) -> float:
     """Return the lowest SNR of any output in any group of five samples.
 
-    If all samples were judged together, loud samples would hide errors in quiet ones.
+    If all samples were judged together, loud samples would hide errors in quiet samples.
     """
     lowest = [
         lowest_snr(measure(names, [expected[n] for n in fold], [found[n] for n in fold], groups))
@@ -255,7 +255,9 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
     for a, b in arrays:
         if a.shape != b.shape:
             judged = judge(a, b, "quantized")
-            reason = f"{judged.reason}: its length depends on values, one of which may have crossed a threshold"
+            reason = (
+                f"{judged.reason}: the output's length depends on values, one of which may have crossed a threshold"
+            )
             return OutputAccuracy(Accuracy(name, dataclasses.replace(judged, reason=reason)))
     # Samples of different shapes have no columns in common, so join all values into one array.
     if len({a.shape for a, _ in arrays}) > 1:
@@ -282,7 +284,7 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
 def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
     """Compare strings, sequences, maps and outputs of different structure for equality."""
     same = all(equal_bits(expected, found) for expected, found in pairs)
-    reason = "" if same else "it is not a numeric tensor, and the values differ"
+    reason = "" if same else "the output is not a numeric tensor, and its values differ"
     return Accuracy(
         name, JudgedNumbers("agrees" if same else "differs", snr_db=NO_ERROR_DB if same else None, reason=reason)
     )

@@ -249,7 +249,7 @@ def _expected_of(file: Path, folder: Path, outputs: Sequence[str], count: int) -
         else:
             raise OptionError(
                 f"{path} contains one array, but the model has {len(outputs)} outputs: {', '.join(outputs)}.",
-                fix="Save them as an .npz file with the outputs' names as keys.",
+                fix="Save the expected outputs as an .npz file with the outputs' names as keys.",
             )
         if not set(arrays) & set(outputs):
             raise OptionError(
@@ -259,7 +259,8 @@ def _expected_of(file: Path, folder: Path, outputs: Sequence[str], count: int) -
             )
         return _of_each(arrays, path, count)
     raise OptionError(
-        f"{folder} contains no expected outputs for {file.name}.", fix=f"Save them as {folder / file.stem}.npz."
+        f"{folder} contains no expected outputs for {file.name}.",
+        fix=f"Save the expected outputs as {folder / file.stem}.npz.",
     )
 
 

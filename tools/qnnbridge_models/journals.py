@@ -104,7 +104,7 @@ class PrepareJournal:
             raise OptionError(
                 f"{self.folder} contains the prepared model {source_name}.",
                 cause=f"{self._source_name} is a different model.",
-                fix="Give another folder, or remove this one.",
+                fix="Give another folder, or remove this folder.",
             )
         # The files of an entry are removed with it. A damaged journal must not remove files outside of the folder.
         self._entries = {
@@ -200,7 +200,10 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     folder.mkdir(parents=True, exist_ok=True)
     held = try_hold(folder / LOCK_NAME)
     if held is None:
-        raise Busy(f"Another qnnbridge prepare is using {folder}.", fix="Wait for it, or give another folder.")
+        raise Busy(
+            f"Another qnnbridge prepare is using {folder}.",
+            fix="Wait until the other command ends, or give another folder.",
+        )
     try:
         journal = PrepareJournal(folder, source_name)
         journal.read()

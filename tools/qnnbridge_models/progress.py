@@ -1,7 +1,4 @@
-"""Progress of long work on stderr: a bar on a terminal, otherwise one line every few seconds. Also measures phases.
-
--
-"""
+"""Progress of long work on stderr: a bar on a terminal, else a line every few seconds. Also measures phases."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class InferenceService:
         try:
             self._repository.check(*_model_of(request))
         except Refused as refused:
-            # The protocol requires a 4xx status for "not ready" here, too.
+            # For a model that is not ready, too, the protocol requires a 4xx status.
             raise wrong(refused.text) if refused.status == 503 else refused from None
         return Response(status_code=200)
 
@@ -371,7 +371,7 @@ class InferenceService:
             # The client's timeout is part of the request, so the deadline is known only now.
             deadline = arrived + min(times_s) if times_s else None
             take = functools.partial(self._take, ticket, deadline)
-            started: list[float] = []  # filled by the worker
+            started: list[float] = []  # the worker adds the time at which it starts
             run = functools.partial(self._run, name, version, asked, deadline, packed, take, started)
             lane = self._texts if has_many_texts(asked.inputs) else self._runs
             reply = await lane.do_for(run, deadline, request.receive)
@@ -517,7 +517,7 @@ def make_app(
     router = Router(routes, redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = router  # makes the router raise its errors
+        scope["app"] = router  # with this entry, the router raises its errors instead of answering
         try:
             await router(scope, receive, send)
         except HTTPException as error:
@@ -534,7 +534,7 @@ def make_app(
 
 
 def _no_such_path(path: str, error: HTTPException) -> Response:
-    text = "There is nothing at" if error.status_code == 404 else "This method is not possible at"
+    text = "There is nothing at" if error.status_code == 404 else "This method is not allowed at"
     return error_answer(Refused(error.status_code, f"{text} {path[:200]}.", error.headers), path)
 
 

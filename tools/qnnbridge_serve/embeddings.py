@@ -76,11 +76,12 @@ def read_folder(folder: Path) -> EmbeddingFolder:
     if not tokenizer.is_file():
         raise NoSuchFile(
             f"There is no tokenizer.json in {folder}.",
-            fix="Save its fast tokenizer there: AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER).",
+            fix="Save the model's fast tokenizer in this folder: "
+            "AutoTokenizer.from_pretrained(NAME).save_pretrained(FOLDER).",
         )
     modules = _read(folder / "modules.json")
     pooling: Pooling | None = None
-    normalize = True  # like OpenAI's embeddings
+    normalize = True  # by default, normalise like OpenAI
     if isinstance(modules, list):
         normalize = False
         for one in modules:
@@ -92,7 +93,7 @@ def read_folder(folder: Path) -> EmbeddingFolder:
             elif kind != "Transformer":
                 raise OptionError(
                     f"{folder} cannot be served: its modules.json has a module {kind or one!r}.",
-                    cause="Transformer, Pooling and Normalize are computed here.",
+                    cause="The server computes only the modules Transformer, Pooling and Normalize.",
                 )
     elif (folder / "1_Pooling" / "config.json").is_file():
         pooling = _pooling(folder / "1_Pooling" / "config.json")
@@ -134,8 +135,8 @@ def _pooling(path: Path) -> Pooling:
         modes = [f"pooling_mode_{said['pooling_mode']}_token" + ("" if said["pooling_mode"] == "cls" else "s")]
     if len(modes) != 1 or modes[0] not in _POOLINGS or said.get("include_prompt") is False:
         raise OptionError(
-            f"{path} asks for another pooling than the mean of all tokens or the first token.",
-            cause=f"It has: {', '.join(modes) or 'none'}"
+            f"{path} requests a pooling that is neither the mean of all tokens nor the first token.",
+            cause=f"Its pooling modes: {', '.join(modes) or 'none'}"
             + (", without the prompt." if said.get("include_prompt") is False else "."),
         )
     return _POOLINGS[modes[0]]
@@ -294,18 +295,18 @@ class Embedder:
     def given(self, ids: Sequence[int]) -> Tokens:
         """Return token ids from a client as tokens. Raise `Refused` if they are invalid or too many."""
         if max(ids) > self._last_id:
-            raise wrong(f"input: there is no token {max(ids)}; the model's last one is {self._last_id}.", "input")
+            raise wrong(f"input: there is no token {max(ids)}; the model's last token is {self._last_id}.", "input")
         return self._checked(Tokens(ids, [0] * len(ids)))
 
     def _checked(self, tokens: Tokens) -> Tokens:
         if not tokens.ids:
-            raise wrong("A text of input has no tokens.", "input")
+            raise wrong("A text in input has no tokens.", "input")
         if len(tokens.ids) > self._shapes.limit:
             raise self._too_long(f"{len(tokens.ids):,} tokens")
         return tokens
 
     def _too_long(self, size: str) -> Exception:
-        text = f"A text of input has {size}; the model takes {self._shapes.limit} tokens."
+        text = f"A text in input has {size}; the model accepts {self._shapes.limit} tokens."
         return wrong(text, "input", "context_length_exceeded")
 
     def embed(self, texts: Sequence[Tokens], time_left: Callable[[], float | None]) -> Array:
@@ -334,7 +335,7 @@ class Embedder:
         if not np.isfinite(stacked).all():
             raise BridgeError(
                 f"The model {self.name} returned numbers that are not finite.",
-                fix="Compare it with the CPU: qnnbridge verify.",
+                fix="Compare the model with the CPU: qnnbridge verify.",
             )
         return stacked
 
@@ -384,9 +385,9 @@ def _output_of(session: InferenceSession, folder: EmbeddingFolder) -> tuple[str,
         by_token = []
     if not by_token and not pooled:
         raise OptionError(
-            f"The model has no output that embeddings can be made of. It has: {', '.join(ranks)}.",
-            cause="One number for each token and feature is needed (last_hidden_state, or one other output of rank "
-            "3 that is not logits), or sentence_embedding.",
+            f"The model has no output from which embeddings can be computed. Its outputs: {', '.join(ranks)}.",
+            cause="An output with one number per token and feature is needed (last_hidden_state, or one other "
+            "output of rank 3 that is not logits), or sentence_embedding.",
         )
     return (by_token or pooled)[0], not by_token
 
@@ -462,7 +463,8 @@ def batch_shapes(
         raise OptionError(
             f"The model takes no {_MASK}, so it can only run at the length of each text, and its length is fixed.",
             cause="Padding a text to that length would change its embedding.",
-            fix=f"Export it with {_MASK}; or with a free length, and serve it without --bucket on --provider cpu.",
+            fix=f"Export the model with {_MASK}; or with a free length, and serve it without --bucket on "
+            f"--provider cpu.",
         )
     if lengths:
         limit = min(limit, lengths[-1])
@@ -481,7 +483,7 @@ EMBEDDING: Final = FolderKind(
     "embedding model",
     "embedding",
     running="Requests for embeddings that are being answered.",
-    ended="Requests for embeddings that have ended, by how.",
+    ended="Requests for embeddings that have ended, by outcome.",
     sums={"texts": "Texts embedded.", "tokens": "Tokens embedded."},
     outcomes=("ok", "error"),
 )

@@ -99,8 +99,8 @@ def load_refused(name: str, error: errors.BridgeError) -> Refused:
         return Refused(
             404,
             f"The model {name} cannot be loaded: its file cannot be read. {kept}\n"
-            "Cause: It was moved, deleted, or is not this user's to read.\n"
-            "Fix: Put it back where the server was started with it, or start the server with another one.",
+            "Cause: The file was moved or deleted, or this user may not read it.\n"
+            "Fix: Put the file back at its path, or start the server with another file.",
             headers,
         )
     if isinstance(error, (errors.InvalidProtobuf, errors.InvalidGraph)):

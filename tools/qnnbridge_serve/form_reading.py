@@ -1,4 +1,4 @@
-"""Parse multipart/form-data as it arrives: texts are kept in memory, the file is written to disk."""
+"""Parse multipart/form-data as it arrives: text fields are kept in memory, the file is written to disk."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MOST_PARTS: Final = 64
 
 
 def boundary_of(content_type: str | None) -> bytes:
-    """Return the boundary of a Content-Type. Raise `Refused` if it is not that of a form."""
+    """Return the boundary of a Content-Type. Raise `Refused` if the Content-Type is not multipart/form-data."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
         given = (content_type or "nothing").partition(";")[0][:80]
-        raise wrong(f"Content-Type has to be multipart/form-data; it says {given}.", status=415)
+        raise wrong(f"Content-Type has to be multipart/form-data; it is {given}.", status=415)
     boundary: bytes | None = options.get(b"boundary")
     if not boundary:
         raise wrong("Content-Type: multipart/form-data has no boundary.")
@@ -92,7 +92,9 @@ class FormReader:
     def _hold(self, size: int) -> None:
         self._held += size
         if self._held > MOST_TEXT_BYTES:
-            raise wrong(f"The fields beside {self._file_field} have more than {MOST_TEXT_BYTES} bytes.", status=413)
+            raise wrong(
+                f"The fields other than {self._file_field} have more than {MOST_TEXT_BYTES} bytes.", status=413
+            )
 
     def _begin_part(self) -> None:
         self._parts += 1
@@ -138,7 +140,7 @@ class FormReader:
         try:
             self.file.write(memoryview(data)[start:end])
         except OSError as error:
-            raise Refused(503, f"The server cannot store the file for a moment: {error.strerror}.") from None
+            raise Refused(503, f"The server cannot store the file at the moment: {error.strerror}.") from None
 
     def _end_part(self) -> None:
         if self._name is None or self._name == self._file_field:

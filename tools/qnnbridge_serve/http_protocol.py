@@ -109,19 +109,20 @@ class HttpProtocol(H11Protocol):
                 self.conn.receive_data(data)
                 return
             super().data_received(data)
-        except RuntimeError as error:  # h11 raises this error for bytes after the end
+        except RuntimeError as error:  # h11 raises this error for bytes after the end of the connection
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._announce_end()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-        elif self._waiting.cancelled():  # the next head has begun, or the rest of a refused body arrives
+        # The head of the next request has begun, or the rest of a refused body arrives.
+        elif self._waiting.cancelled():
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:
         """Process received events during one turn of the event loop.
 
-        Other connections get their turns before the next one.
+        Other connections get their turns before this connection continues.
         """
         self.conn.begin_turn()
         try:
@@ -200,7 +201,7 @@ class HttpProtocol(H11Protocol):
         cycle = self.cycle
         if cycle is not None and not cycle.response_started:
             cycle.keep_alive = False
-            cycle.scope["headers"] = [*cycle.scope["headers"], _CLOSE]  # uvicorn repeats it in the answer
+            cycle.scope["headers"] = [*cycle.scope["headers"], _CLOSE]  # uvicorn copies this header into the answer
 
     def _linger(self) -> None:
         self.loop.call_later(LINGER_S, self._end_of_linger)
@@ -269,7 +270,7 @@ class HttpProtocol(H11Protocol):
 
 # --- answers ---
 
-_CLIENT_GONE: Final = 499  # status that web servers log for this; no client receives it
+_CLIENT_GONE: Final = 499  # status that web servers log for a client that has gone; no client receives it
 
 _PART_BYTES: Final = 256 * 1024
 
@@ -341,7 +342,8 @@ def error_answer(refused: Refused, path: str = "") -> Response:
 
 
 class AnsweredEndpoint:
-    """ASGI application of one endpoint. It answers every error, and logs unexpected ones with their tracebacks.
+    """ASGI application of one endpoint. It answers every error, and logs unexpected errors with their
+    tracebacks.
 
     Args:
         route: path of the endpoint, stored in the scope for the figures.
@@ -414,8 +416,8 @@ class Guard:
         if b"origin" in headers and origin not in self._origins and not self._is_own(origin, scope, headers):
             return Refused(
                 403,
-                f"Web pages may send requests only if --allow-origin allows them. The page is {origin[:80]!r}. "
-                "Start the server with --allow-origin and this address.",
+                "Web pages may send requests only if --allow-origin allows them. The origin of this page is "
+                f"{origin[:80]!r}. Start the server with --allow-origin and this origin.",
             )
         if self._token is not None:
             if scope["path"] in self._free or shows_token(headers.get(b"authorization"), self._token):
@@ -434,8 +436,9 @@ class Guard:
         if host is not None and not _is_local(host):
             return Refused(
                 403,
-                f"Without a token only this machine is served, and the header Host names another: {host[:80]!r}. "
-                "Start the server with --token-file, or let the proxy in front send its own.",
+                "Without a token the server serves only this machine, but the header Host contains another "
+                f"name: {host[:80]!r}. Start the server with --token-file, or let the proxy in front send the "
+                "server's own name as Host.",
             )
         return None
 

@@ -135,7 +135,7 @@ def make_contract(
         if tensor is None:
             raise errors.OptionError(
                 f"The model cannot be served: its input {node.name!r} is {node.type}.",
-                cause="The Open Inference Protocol has no datatype for it.",
+                cause="The Open Inference Protocol has no datatype for this type.",
                 fix="Give the model inputs of ordinary tensor types, or use it from Python.",
             )
         fed[node.name] = tensor
@@ -153,7 +153,7 @@ def make_contract(
         listed = ", ".join(f"{name} ({kind})" for name, kind in unnamed.items()) or "none"
         raise errors.OptionError(
             f"The model cannot be served: none of its outputs can be sent. They are: {listed}.",
-            cause="The Open Inference Protocol has no datatype for them.",
+            cause="The Open Inference Protocol has no datatypes for these types.",
         )
     return Contract(fed, required, given, unnamed)
 
@@ -237,7 +237,7 @@ def to_value(
 def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], where: str) -> Array | Typed:
     layout = LAYOUTS[element]
     array: Array = np.frombuffer(raw, layout.storage)
-    if not array.flags.aligned:  # the JSON part may end at any address
+    if not array.flags.aligned:  # the binary data begin where the JSON part ends, which may be any address
         array = np.frombuffer(bytes(raw), layout.storage)
     if element is ElementType.BOOL and array.size and int(array.view(np.uint8).max()) > 1:
         raise wrong(f"{where}: a BOOL is one byte, 0 or 1.")
@@ -262,10 +262,10 @@ def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) ->
                 if at == size:
                     break
     except UnicodeDecodeError as error:
-        raise wrong(f"{where}: ONNX has texts in UTF-8 only; an element is none ({error.reason}).") from None
+        raise wrong(f"{where}: ONNX strings must be UTF-8, but an element is not ({error.reason}).") from None
     if len(elements) != count or at != len(raw):
         found = len(elements) if at == len(raw) else "more"
-        raise wrong(f"{where}: its shape has {count} elements, and its BYTES data {found}.")
+        raise wrong(f"{where}: its shape has {count} elements, but its BYTES data has {found}.")
     return elements
 
 
@@ -288,7 +288,7 @@ def check_form(tensor: TensorSpec, binary: bool) -> None:
 
 
 def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> bytes | memoryview:
-    """Return an output as binary data, without a copy if its memory layout already is that of the protocol."""
+    """Return an output as binary data, without a copy if its memory layout equals the protocol's."""
     array = _array(value, tensor)
     if tensor.element is ElementType.STRING:
         texts = array.reshape(-1)
@@ -339,7 +339,7 @@ def shape_of(value: Any, tensor: TensorSpec) -> list[int]:
 
 
 def _array(value: Any, tensor: TensorSpec) -> Array:
-    if not isinstance(value, np.ndarray):  # an optional output without a value
+    if not isinstance(value, np.ndarray):  # an optional output may have no value
         raise Refused(500, f"The model returned no tensor for output {tensor.name!r}; the protocol requires one.")
     return value
 
@@ -384,9 +384,7 @@ def header_length(text: str | None, size: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
-        raise wrong(
-            f"Inference-Header-Content-Length is {text[:40]!r}, which cannot be: the body has {size} bytes."
-        )
+        raise wrong(f"Inference-Header-Content-Length is {text[:40]!r}, but the body has {size} bytes.")
     return int(text)
 
 
@@ -508,7 +506,7 @@ def _text(fields: Fields, name: str, where: str, *, required: bool = True) -> st
     if value is None and not required:
         return None
     if not isinstance(value, str):
-        raise wrong(f'{where} has no text "{name}".')
+        raise wrong(f'{where} has no string "{name}".')
     return value
 
 
@@ -584,7 +582,7 @@ def infer(
             raise wrong(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
-    # Borrow results instead of copying them out of shared memory, because they are dropped after they are sent.
+    # Use results in shared memory without copying them, because they are dropped after they are sent.
     fed = time.monotonic()
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     ran = time.monotonic()
@@ -599,7 +597,7 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
             raise wrong(
-                f"The Open Inference Protocol cannot carry {listed}. Ask for the others by name, in the request's "
+                f"The Open Inference Protocol cannot carry {listed}. Request the other outputs by name, in "
                 f'"outputs": {", ".join(contract.outputs)}.'
             )
         wanted = [(tensor, request.binary) for tensor in contract.outputs.values()]

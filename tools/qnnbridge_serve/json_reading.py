@@ -97,7 +97,8 @@ def read_fields(part: memoryview) -> RequestFields:
     # Each text takes at least three characters.
     if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
-            413, f"The JSON part has more than {MAX_TEXTS} texts. Send many as binary data (binary_data_size)."
+            413,
+            f"The JSON part has more than {MAX_TEXTS} texts. Send many texts as binary data (binary_data_size).",
         )
     try:
         return _read_fields(data)
@@ -134,7 +135,7 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
     except RecursionError:
         raise wrong("The JSON is nested too deep.") from None
     except UnicodeDecodeError:
-        raise wrong("The JSON cannot be read: a name is not in UTF-8.") from None
+        raise wrong("The JSON cannot be read: a name is not valid UTF-8.") from None
     text_of = bytes if readable is None else _Places(data, readable).text_of
     names = 0
     given: dict[str, list[Fields] | None] = {"inputs": None, "outputs": None}
@@ -164,7 +165,7 @@ class _Places:
         size = len(memoryview(raw))
         begin = self._address(raw) - self._begin
         if not 0 <= begin <= begin + size <= len(self._data):
-            raise AssertionError("a field of a request is not where it was read")
+            raise AssertionError("the decoder returned a field outside of the request's text")
         return self._data[begin : begin + size]
 
     @staticmethod
@@ -192,7 +193,7 @@ def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) ->
     others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
     inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
     if _outside(data, b":") - inside != names + len(others):
-        raise wrong("An object of the request has a name twice.")
+        raise wrong("An object of the request contains a name twice.")
 
 
 def read_value(data: bytes, what: str) -> Any:
@@ -264,13 +265,13 @@ def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int
 def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("an object has a name twice")
+        raise ValueError("an object contains a name twice")
     return found
 
 
 def _words_of(error: msgspec.DecodeError) -> str:
     text = str(error).removeprefix("JSON is malformed: ")
-    return "its end is missing, or a text has half a surrogate pair" if "truncated" in text else text
+    return "its end is missing, or a string contains half a surrogate pair" if "truncated" in text else text
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------
@@ -293,7 +294,7 @@ def read_numbers(
     """
     words = {"f": "numbers", "b": "true and false"}.get(dtype.kind, "integers")
     if b'"' in data or b"{" in data:
-        others = "texts" if b'"' in data else "objects"
+        others = "strings" if b'"' in data else "objects"
         raise wrong(f"{where}: data must be {words}; it has {others}, too.")
     count = math.prod(shape)
     # Count in the text, so that a wrong shape is refused before memory is allocated.
@@ -316,7 +317,7 @@ def read_numbers(
         _put(array[at : at + len(numbers)], numbers, where)
         at += len(numbers)
     if at != count:
-        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has another number.")
+        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, but data has a different number.")
     return array
 
 
@@ -333,7 +334,7 @@ def read_texts(
             for word, name in (*_OTHERS[:2], (rb"[0-9]", "numbers"), *_OTHERS[3:], (rb"{", "objects"))
             if re.search(word, rest)
         ]
-        raise wrong(f"{where}: data must be texts; it has {', '.join(others)}, too.")
+        raise wrong(f"{where}: data must be strings; it has {', '.join(others)}, too.")
     if texts != count:
         raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
     _check_form(rest, shape, count, where)
@@ -343,7 +344,7 @@ def read_texts(
     try:
         level: list[Any] = msgspec.json.decode(data)
     except UnicodeDecodeError:
-        raise wrong(f"{where}: a text is not in UTF-8.") from None
+        raise wrong(f"{where}: a string is not valid UTF-8.") from None
     except msgspec.DecodeError:
         raise wrong(f"{where}: half a surrogate pair is not valid UTF-8.") from None
     # The nesting has been checked: if the first entry is a list, all entries are.
@@ -424,7 +425,7 @@ def _with_words(text: bytes) -> list[float]:
         begins = np.flatnonzero(signs == ord(letter)) - word.index(letter)
         for neighbours, allowed in ((begins - 1, before), (begins + len(word), b",]")):
             if not np.isin(signs[neighbours], np.frombuffer(allowed + _SPACE, np.uint8)).all():
-                raise ValueError("a word is part of a number")
+                raise ValueError("NaN or Infinity is part of a number")
         places = np.searchsorted(commas, begins)
         # The number that replaced the word has the word's sign.
         numbers[places] = np.copysign(value, numbers[places])

@@ -283,7 +283,7 @@ class GeneratedAnswer(WorkedAnswer):
                 finally:
                     sums["generated_tokens"] = pace.tokens
                     sums["host_restarts"] += stream.stats.restarts
-            if stream.finish_reason == "cancelled":  # the answer is incomplete
+            if stream.finish_reason == "cancelled":  # a cancelled answer is incomplete
                 raise Cancelled("The answer was cancelled.")
             outcome = stream.finish_reason or "error"
         return outcome, Counts(prompt_tokens, pace.tokens, cached_tokens)
@@ -295,7 +295,7 @@ class GeneratedAnswer(WorkedAnswer):
             yield
         except DeadlineExceeded as error:
             if error.details.get("state") == "still-running":
-                self._overdue = True  # before the error is sent, because `end` checks it
+                self._overdue = True  # set this before the error is sent, because `end` checks it
                 self._tell(error)
                 from qnnbridge.genai._remote import end_overdue
 
@@ -420,7 +420,7 @@ async def disconnected(receive: Receive) -> None:
 MOST_BYTES: Final = 16 * 1024**2
 # Factor by which a body may grow in memory: token ids take ten times as much as their digits.
 WEIGHT: Final = 12
-# Bodies up to this size are parsed immediately, so they do not wait for larger ones.
+# Bodies up to this size are parsed immediately, so they do not wait for larger bodies.
 QUICK_BYTES: Final = 64 * 1024
 
 # Function that parses the JSON document of a request.
@@ -546,12 +546,12 @@ def read_embedding(document: Any) -> EmbeddingRequest:
     several = isinstance(value, list) and bool(value) and all(isinstance(one, (str, list)) for one in value)
     given: list[Any] = value if several else [value]
     if len(given) > MOST_INPUTS:
-        raise wrong(f"input has {len(given)} entries; {MOST_INPUTS} are the most.", "input")
+        raise wrong(f"input has {len(given)} entries; the maximum is {MOST_INPUTS}.", "input")
     dimensions, form = document.get("dimensions"), document.get("encoding_format")
     if dimensions is not None and (type(dimensions) is not int or dimensions < 1):
         raise wrong("dimensions has to be a positive integer.", "dimensions")
     if form not in (None, "float", "base64"):
-        raise wrong('encoding_format is "float" or "base64".', "encoding_format")
+        raise wrong('encoding_format must be "float" or "base64".', "encoding_format")
     return EmbeddingRequest(model, tuple(map(_input, given)), dimensions, form == "base64")
 
 
@@ -564,7 +564,7 @@ def _input(given: Any) -> str | tuple[int, ...]:
         return given
     if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
         return tuple(given)
-    raise wrong("input has to be a text that is not empty, a list of token ids, or a list of these.", "input")
+    raise wrong("input has to be a string that is not empty, a list of token ids, or a list of these.", "input")
 
 
 def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dict[str, Any]:

@@ -98,10 +98,10 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     n = _choices(document, max(1, len(prompts)))
     tools, schema = _tools(document, kind), _schema(document.get("response_format"))
     if tools is not None and schema is not None:
-        raise wrong("response_format does not go with tools; leave one of them out.", "response_format")
+        raise wrong("response_format cannot be combined with tools; leave one of them out.", "response_format")
     logprobs = _logprobs(document, kind)
-    if tools is not None and logprobs is not None:  # a call's tokens are not tokens of the text
-        raise wrong("logprobs does not go with tools; leave one of them out.", "logprobs")
+    if tools is not None and logprobs is not None:  # the tokens of a call are not part of the text
+        raise wrong("logprobs cannot be combined with tools; leave one of them out.", "logprobs")
     media: list[MediaPart] = []
     messages, called = _messages(document.get("messages"), media) if kind == "chat" else ("", frozenset[str]())
     return GenerationRequest(
@@ -162,7 +162,7 @@ def _flag(document: Mapping[str, Any], field: str) -> bool:
 def _messages(given: Any, media: list[MediaPart]) -> tuple[str, frozenset[str]]:
     """Return the messages as JSON, and the functions that they call. Append pictures and recordings to `media`."""
     if not isinstance(given, list) or not given:
-        raise wrong("messages is a list with at least one message.", "messages")
+        raise wrong("messages must be a list with at least one message.", "messages")
     found, called = [], set()
     for index, one in enumerate(given):
         where = f"messages[{index}]"
@@ -184,7 +184,7 @@ def _content(given: Any, where: str, media: list[MediaPart]) -> str | list[dict[
     if isinstance(given, str):
         return _text(given, where)
     if not isinstance(given, list):
-        raise wrong(f"{where} has to be a text, or a list of parts.", where)
+        raise wrong(f"{where} has to be a string, or a list of parts.", where)
     parts: list[dict[str, Any]] = []
     for number, part in enumerate(given):
         found = read_part(part, f"{where}[{number}]") if isinstance(part, dict) else None
@@ -193,7 +193,7 @@ def _content(given: Any, where: str, media: list[MediaPart]) -> str | list[dict[
             media.append(found)
             continue
         if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise wrong(f"{where}: parts are of the types text, image_url and input_audio.", where)
+            raise wrong(f"{where}: each part must have the type text, image_url or input_audio.", where)
         text = _text(part["text"], where)
         if parts and parts[-1]["type"] == "text":
             parts[-1]["text"] += f"\n{text}"
@@ -210,7 +210,7 @@ def _text(text: str, where: str) -> str:
     except UnicodeEncodeError:
         raise wrong(f"{where}: half a surrogate pair is not valid UTF-8.", where) from None
     if "\0" in text:
-        raise wrong(f"{where}: a text with a character 0 cannot be encoded.", where)
+        raise wrong(f"{where}: a string with a null character cannot be encoded.", where)
     return text
 
 
@@ -224,14 +224,16 @@ def _prompt(given: Any) -> str | tuple[int, ...]:
         return _text(given, "prompt")
     if isinstance(given, list) and given and all(type(one) is int and 0 <= one < MOST_SEED for one in given):
         return tuple(given)
-    raise wrong("prompt has to be a text that is not empty, a list of token ids, or a list of these.", "prompt")
+    raise wrong("prompt has to be a string that is not empty, a list of token ids, or a list of these.", "prompt")
 
 
 def _choices(document: Mapping[str, Any], prompts: int) -> int:
     n = document.get("n")
     n = 1 if n is None else n
     if type(n) is not int or not 1 <= n * prompts <= MOST_CHOICES:
-        raise wrong(f"n has to be a positive integer; prompts times n are {MOST_CHOICES} at most.", "n")
+        raise wrong(
+            f"n has to be a positive integer; the number of prompts times n is {MOST_CHOICES} at most.", "n"
+        )
     best = document.get("best_of")
     if best is not None and (type(best) is not int or best != n):
         raise wrong("best_of other than n is not supported here; leave it out.", "best_of")
@@ -245,12 +247,12 @@ def _logprobs(document: Mapping[str, Any], kind: Kind) -> int | None:
         if top is None:
             return 0 if wanted else None
         if type(top) is not int or not 0 <= top <= most or not (wanted or top == 0):
-            raise wrong(f"top_logprobs is an integer from 0 to {most}, and requires logprobs.", "top_logprobs")
+            raise wrong(f"top_logprobs must be an integer from 0 to {most}, and requires logprobs.", "top_logprobs")
         return top if wanted else None
     if given is None or given is False:
         return None
     if type(given) is not int or not 0 <= given <= most:
-        raise wrong(f"logprobs is an integer from 0 to {most}.", "logprobs")
+        raise wrong(f"logprobs must be an integer from 0 to {most}.", "logprobs")
     return given
 
 
@@ -259,7 +261,7 @@ def _tools(document: Mapping[str, Any], kind: Kind) -> ToolUse | None:
         _flag(document, "parallel_tool_calls")
         return read_tools(document)
     if document.get("tools"):
-        raise wrong("tools are for /v1/chat/completions and /v1/responses.", "tools")
+        raise wrong("Only /v1/chat/completions and /v1/responses support tools.", "tools")
     return None
 
 
@@ -276,9 +278,9 @@ def _max_tokens(document: Mapping[str, Any], kind: Kind) -> int | None:
 def _stop(given: Any) -> tuple[str, ...]:
     found = [] if given is None else [given] if isinstance(given, str) else given
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise wrong("stop has to be a text, or a list of texts, none of them empty.", "stop")
+        raise wrong("stop has to be a string, or a list of strings, none of them empty.", "stop")
     if len(found) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in found):
-        raise wrong(f"stop may have {MOST_STOPS} texts of {LONGEST_STOP} characters.", "stop")
+        raise wrong(f"stop may contain up to {MOST_STOPS} strings of up to {LONGEST_STOP} characters.", "stop")
     return tuple(found)
 
 
@@ -287,7 +289,7 @@ def _cache_salt(document: Mapping[str, Any]) -> str:
     if given is None:
         return ""
     if not isinstance(given, str) or not 1 <= len(given) <= LONGEST_SALT:
-        raise wrong(f"cache_salt has to be a text of 1 to {LONGEST_SALT} characters.", "cache_salt")
+        raise wrong(f"cache_salt has to be a string of 1 to {LONGEST_SALT} characters.", "cache_salt")
     return given
 
 

@@ -51,7 +51,8 @@ LeftS = Callable[[], "float | None"]
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaPart:
     """Picture or recording in a message. where: its field in the request. url: URL of a picture, or data URL of
-    sound."""
+    sound.
+    """
 
     kind: Literal["image", "audio"]
     where: str
@@ -68,14 +69,15 @@ def read_part(part: Mapping[str, Any], where: str) -> MediaPart | None:
         body = part.get("image_url")
         url = body.get("url") if isinstance(body, dict) else None
         if not isinstance(url, str) or not url:
-            raise wrong(f'{where}: a picture is {{"type": "image_url", "image_url": {{"url": ...}}}}.', where)
+            raise wrong(f'{where}: a picture must be {{"type": "image_url", "image_url": {{"url": ...}}}}.', where)
         return MediaPart("image", where, url)
     if kind == "input_audio":
         body = part.get("input_audio")
         data = body.get("data") if isinstance(body, dict) else None
         if not isinstance(body, dict) or not isinstance(data, str) or body.get("format") not in ("wav", "mp3"):
             raise wrong(
-                f'{where}: sound is {{"type": "input_audio", "input_audio": {{"data": ..., "format": "wav"}}}}; '
+                f'{where}: sound must be {{"type": "input_audio", "input_audio": {{"data": ..., "format": '
+                '"wav"}}; '
                 'the format is "wav" or "mp3".',
                 where,
             )
@@ -89,7 +91,7 @@ def check_media(media: Sequence[MediaPart], model: str, modalities: Sequence[str
         if part.kind not in modalities:
             raise wrong(f"The model {model} does not take {_WORDS[part.kind]}; leave this part out.", part.where)
     if len(media) > limits.most_parts:
-        text = f"A request may have {limits.most_parts} pictures and recordings, and this one has {len(media)}."
+        text = f"A request may have {limits.most_parts} pictures and recordings, but this request has {len(media)}."
         raise wrong(text, media[limits.most_parts].where)
 
 
@@ -117,7 +119,7 @@ def _content(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
         try:
             return base64.b64decode(part.url[head.end() :], validate=True)
         except (binascii.Error, ValueError):
-            raise wrong(f"{part.where}: the data are not base64.", part.where) from None
+            raise wrong(f"{part.where}: the data are not valid base64.", part.where) from None
     scheme = part.url.partition(":")[0].lower()
     if scheme in ("http", "https"):
         return _fetched(part, limits, left_s)
@@ -133,7 +135,7 @@ def _fetched(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
     except ValueError:
         origin = ""
     if origin not in limits.sources.origins:
-        raise _not_allowed(part, "addresses of this server")
+        raise _not_allowed(part, "addresses")
     left = left_s()
     timeout_s = FETCH_TIMEOUT_S if left is None else min(left, FETCH_TIMEOUT_S)
     until = time.monotonic() + timeout_s
@@ -170,7 +172,7 @@ def _file(part: MediaPart, limits: MediaLimits) -> bytes:
     except (ValueError, OSError):
         allowed, path = False, ""
     if not allowed:
-        raise _not_allowed(part, "files of this server")
+        raise _not_allowed(part, "files")
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise OSError
@@ -183,12 +185,12 @@ def _file(part: MediaPart, limits: MediaLimits) -> bytes:
 
 def _bounded(content: bytes, part: MediaPart) -> bytes:
     if len(content) > MOST_FETCHED:
-        raise wrong(f"{part.where}: a picture may have {MOST_FETCHED:,} bytes.", part.where)
+        raise wrong(f"{part.where}: a picture may have {MOST_FETCHED:,} bytes at most.", part.where)
     return content
 
 
 def _not_allowed(part: MediaPart, what: str) -> Refused:
-    return wrong(f"{part.where}: only data URLs are allowed, or {what} that its --media-from names.", part.where)
+    return wrong(f"{part.where}: only data URLs are allowed, and {what} that --media-from allows.", part.where)
 
 
 def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, int]:
@@ -211,8 +213,8 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
             width, height = opened.size
             if width * height > most_pixels:
                 raise wrong(
-                    f"{where}: the picture has {width} x {height} pixels, and {most_pixels:,} are left of those "
-                    "that a request may have. Send it smaller: models scale pictures down in any case.",
+                    f"{where}: the picture has {width} x {height} pixels, but only {most_pixels:,} pixels of the "
+                    "request's limit are left. Send a smaller picture: models scale pictures down in any case.",
                     where,
                 )
             opened.seek(0)

@@ -82,7 +82,7 @@ def read_response(
     refuse_fields(document, _NEUTRAL, "here; leave it out")
     previous, store = document.get("previous_response_id"), document.get("store")
     if not isinstance(previous, (str, type(None))):
-        raise wrong("previous_response_id is the id of a response.", "previous_response_id")
+        raise wrong("previous_response_id must be the id of a response.", "previous_response_id")
     if not isinstance(store, (bool, type(None))):
         raise wrong("store must be true or false.", "store")
     stores = stored is not None and stored.stores
@@ -96,16 +96,16 @@ def read_response(
         raise wrong("stream_options must be an object, and requires stream=true.", "stream_options")
     include = document.get("include") or []
     if not isinstance(include, list) or any(one != _LOGPROBS for one in include):
-        raise wrong(f"include may have {_LOGPROBS} only.", "include")
+        raise wrong(f"include may contain only {_LOGPROBS}.", "include")
     text = document.get("text") or {}
     if not isinstance(text, dict) or text.get("verbosity") not in (None, "medium"):
-        raise wrong("text is an object with format; verbosity is not supported.", "text")
+        raise wrong("text must be an object with format; verbosity is not supported.", "text")
     metadata = document.get("metadata")
     if not isinstance(metadata, (dict, type(None))):
-        raise wrong("metadata is an object.", "metadata")
+        raise wrong("metadata must be an object.", "metadata")
     instructions = document.get("instructions")
     if not isinstance(instructions, (str, type(None))):
-        raise wrong("instructions is a text.", "instructions")
+        raise wrong("instructions must be a string.", "instructions")
     chat: dict[str, Any] = {field: document[field] for field in (*_SAME, *_OWN, *_REFUSED) if field in document}
     top = document.get("top_logprobs")
     chat |= {
@@ -166,7 +166,7 @@ def _input(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     if isinstance(given, str) and given:
         return [{"role": "user", "content": given}]
     if not isinstance(given, list) or not given:
-        raise wrong("input is a text, or a list with at least one item.", "input")
+        raise wrong("input must be a string, or a list with at least one item.", "input")
     found: list[dict[str, Any]] = []
     for index, one in enumerate(given):
         where = f"input[{index}]"
@@ -198,7 +198,7 @@ def _input(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _word(item: Mapping[str, Any], field: str, where: str) -> str:
     value = item.get(field)
     if not isinstance(value, str) or not value:
-        raise wrong(f"{where}: {field} is a text.", f"{where}.{field}")
+        raise wrong(f"{where}: {field} must be a string.", f"{where}.{field}")
     return value
 
 
@@ -206,7 +206,7 @@ def _content(given: Any, where: str) -> Any:
     if isinstance(given, str):
         return given
     if not isinstance(given, list):
-        raise wrong(f"{where}: content is a text, or a list of parts.", where)
+        raise wrong(f"{where}: content must be a string, or a list of parts.", where)
     return [_part(one, where) for one in given]
 
 
@@ -218,7 +218,7 @@ def _part(given: Any, where: str) -> dict[str, Any]:
         return {"type": "image_url", "image_url": {"url": given.get("image_url")}}
     if kind == "input_audio":
         return {"type": "input_audio", "input_audio": given.get("input_audio")}
-    raise wrong(f"{where}: parts are of the types input_text, input_image (with image_url) and input_audio.", where)
+    raise wrong(f"{where}: a part must be an input_text, an input_image (with image_url) or an input_audio.", where)
 
 
 def _format(given: Any) -> Any:
@@ -366,7 +366,7 @@ class ResponseForm:
         event = self._event("error", code=code, message=error["message"], param=error["param"])
         return [event, self._event("response.failed", response=failed)]
 
-    # --- inside ---
+    # --- items and events ---
 
     def _item(self) -> _Item:
         assert self._open is not None

@@ -78,13 +78,13 @@ def read_speech(texts: Mapping[str, Sequence[str]], task: Task) -> SpeechRequest
     for one in texts.get("timestamp_granularities", ()):
         if one != "segment":
             raise wrong(
-                "timestamp_granularities can only be segment here: times of words are not computed.",
+                "timestamp_granularities can only be segment: this server does not compute times of words.",
                 "timestamp_granularities",
             )
     wanted = _one(texts, "response_format") or "json"
     form = next((one for one in SPEECH_FORMATS if one == wanted), None)
     if form is None:
-        raise wrong(f"response_format is one of {', '.join(SPEECH_FORMATS)}.", "response_format")
+        raise wrong(f"response_format must be one of {', '.join(SPEECH_FORMATS)}.", "response_format")
     stream = (_one(texts, "stream") or "false").lower()
     if stream not in ("true", "false", "1", "0"):
         raise wrong("stream must be true or false.", "stream")
@@ -105,7 +105,7 @@ def _check_temperature(text: str) -> None:
         if not text or float(text) == 0:
             return
     raise wrong(
-        "temperature must be 0 here, or left out: the search takes the most likely token at each step.",
+        "temperature must be 0 or be left out: the search takes the most likely token at each step.",
         "temperature",
     )
 
@@ -175,7 +175,7 @@ class SpeechAnswer(WorkedAnswer):
                     finally:
                         sums["audio_seconds"] = found.position
                         ends()
-            except OptionError as error:  # the audio, or the language
+            except OptionError as error:  # the audio or the language is not supported
                 raise wrong(in_words(error), code=error.code) from error
             finally:
                 sums["work_seconds"] = time.monotonic() - begun

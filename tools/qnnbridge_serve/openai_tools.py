@@ -59,24 +59,24 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
     given, choice = document.get("tools"), document.get("tool_choice")
     if not given:
         if given not in (None, []):
-            raise wrong("tools is a list of functions.", "tools")
+            raise wrong("tools must be a list of functions.", "tools")
         # "auto" is OpenAI's default, and clients send it even with an empty list.
         if choice not in (None, "none", "auto"):
-            raise wrong("tool_choice goes with tools.", "tool_choice")
+            raise wrong("tool_choice requires tools.", "tool_choice")
         return None
     if not isinstance(given, list) or len(given) > MOST_TOOLS:
-        raise wrong(f"tools is a list of up to {MOST_TOOLS} functions.", "tools")
+        raise wrong(f"tools must be a list of up to {MOST_TOOLS} functions.", "tools")
     functions = tuple(_function(one, f"tools[{index}]") for index, one in enumerate(given))
     names = [one.name for one in functions]
     if len(set(names)) < len(names):
-        raise wrong("Two functions of tools have one name.", "tools")
+        raise wrong("Two functions of tools have the same name.", "tools")
     if choice == "none":
         return None
     chosen = _chosen(choice, names)
     text = json.dumps(given)
     # Remove pairs of backslashes first, because `u0000` after a pair is not an escape.
     if "\\u0000" in text.replace("\\\\", "") or not _whole(given):
-        raise wrong("tools has a character 0 or half a surrogate pair in a text.", "tools")
+        raise wrong("A string in tools contains a null character or half a surrogate pair.", "tools")
     return ToolUse(
         text,
         functions if chosen is None else tuple(one for one in functions if one.name == chosen),
@@ -100,11 +100,14 @@ def _function(given: Any, where: str) -> Function:
         raise wrong(f'{where} has to be {{"type": "function", "function": {{"name": ...}}}}.', where)
     name, schema = body.get("name"), body.get("parameters")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise wrong(f"{where}: a name has up to 64 letters, digits, - and _.", f"{where}.function.name")
+        raise wrong(f"{where}: a name must consist of up to 64 letters, digits, - and _.", f"{where}.function.name")
     if not isinstance(schema, (dict, type(None))):
-        raise wrong(f"{where}: parameters is a JSON schema.", f"{where}.function.parameters")
+        raise wrong(f"{where}: parameters must be a JSON schema.", f"{where}.function.parameters")
     if schema and schema.get("type", "object") != "object":
-        raise wrong(f"{where}: the arguments of a function are an object.", f"{where}.function.parameters")
+        raise wrong(
+            f"{where}: the schema of a function's arguments must have the type object.",
+            f"{where}.function.parameters",
+        )
     return Function(name, {**schema, "type": "object"} if schema else NO_ARGUMENTS)
 
 
@@ -117,7 +120,7 @@ def _chosen(choice: Any, names: Sequence[str]) -> str | None:
     if name not in names:
         raise wrong(
             'tool_choice has to be "none", "auto", "required" or {"type": "function", "function": {"name": ...}} '
-            "with the name of one of tools.",
+            "with the name of a function in tools.",
             "tool_choice",
         )
     return str(name)
@@ -129,7 +132,7 @@ def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
     Convert the arguments to objects, as templates require. Raise `Refused`.
     """
     if not isinstance(given, list):
-        raise wrong(f"{where} is a list of calls.", where)
+        raise wrong(f"{where} must be a list of calls.", where)
     found = []
     for index, one in enumerate(given):
         body = one.get("function") if isinstance(one, dict) else None
@@ -140,7 +143,7 @@ def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
         except (TypeError, ValueError, RecursionError):
             arguments = None
         if not isinstance(arguments, dict):
-            raise wrong(f"{where}[{index}]: arguments is not the JSON text of an object.", where)
+            raise wrong(f"{where}[{index}]: arguments must be the JSON text of an object.", where)
         found.append({**one, "type": "function", "function": {**body, "arguments": arguments}})
     return found
 

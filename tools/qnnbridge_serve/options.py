@@ -95,8 +95,8 @@ def listen(address: Address) -> socket.socket:
         listener.close()
         taken = error.errno in (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", None))
         raise BridgeError(
-            f"{shown(address.host, address.port)} cannot be listened on.",
-            cause="Another program listens there." if taken else error.strerror or str(error),
+            f"The server cannot listen on {shown(address.host, address.port)}.",
+            cause="Another program listens on this address." if taken else error.strerror or str(error),
             fix="Give another address with --http, or end that program."
             if taken
             else "Give another --http address.",
@@ -117,7 +117,7 @@ MOST_BYTES: Final = 4096
 # 16 characters of `secrets.token_urlsafe` are 96 random bits.
 _TOKEN: Final = re.compile(rb"[\x21-\x7e]{16,1024}")
 _HOW: Final = (
-    'Make one: (umask 077; python -c "import secrets; print(secrets.token_urlsafe(32))" > FILE), '
+    'Create a token file: (umask 077; python -c "import secrets; print(secrets.token_urlsafe(32))" > FILE), '
     "and give it with --token-file FILE."
 )
 
@@ -282,19 +282,19 @@ def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[s
         if name is None:
             raise OptionError(
                 f'--bucket "{text}" does not begin with the name of a model that is served here.',
-                fix="Name the model, a free dimension and its sizes: --bucket text:seq=16,32,64.",
+                fix="Give the model, a free dimension and its sizes: --bucket text:seq=16,32,64.",
             )
         by_name.setdefault(name, []).append(text[len(name) + 1 :])
     return {name: arguments.read_bucket_sizes(given) for name, given in by_name.items()}
 
 
 def read_size(text: str) -> int:
-    """Parse a size in bytes, such as that of `--max-request`. Raise `OptionError`."""
+    """Parse a size in bytes, such as the value of `--max-request`. Raise `OptionError`."""
     from qnnbridge_protocol.settings import parse_size
 
     size = parse_size(text)
     if not size:
-        raise OptionError(f'--max-request "{text}" is no size.', fix="Give bytes, or for example 500M or 2G.")
+        raise OptionError(f'--max-request "{text}" is not a size.', fix="Give bytes, or for example 500M or 2G.")
     return size
 
 

@@ -151,7 +151,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await asyncio.sleep(0)  # accepts waiting connections, which would be reset otherwise
+            await asyncio.sleep(0)  # let the event loop accept waiting connections, which would be reset otherwise
             await super().shutdown(sockets)
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -210,7 +210,7 @@ def _run(
     finally:
         for registry in registries:
             registry.close()
-        host.close()  # makes a running load fail, so that nothing waits for it
+        host.close()  # a model that is still being loaded then fails to load, so that `join` does not wait for it
         loader.join(LOADER_END_TIMEOUT_S)
     if not options.keep_going and not signalled_end.is_set():
         for name, error in failed.items():

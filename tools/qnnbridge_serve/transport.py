@@ -47,15 +47,15 @@ def check_answer_time(deadline: float | None) -> None:
     """Raise `DeadlineExceeded` if the deadline passes while an answer is being written."""
     if deadline is not None and time.monotonic() >= deadline:
         raise DeadlineExceeded(
-            "The time for the request was over while its answer was written.",
-            fix="Ask for binary outputs (binary_data_output), or grant more time (--timeout).",
+            "The request timed out while its answer was being written.",
+            fix="Request binary outputs (binary_data_output), or grant more time (--timeout).",
             details={"state": "finished"},
         )
 
 
 def not_started() -> DeadlineExceeded:
     return DeadlineExceeded(
-        "The time for the request was over before its turn came.",
+        "The request timed out while it waited for its turn.",
         fix="Send fewer requests at once, or grant more time (--timeout, the parameter timeout).",
         details={"state": "not-started"},
     )
@@ -165,7 +165,7 @@ class Workers:
                     return
                 job = self._jobs.popleft()
             job()
-            del job  # frees the request
+            del job  # frees the memory of the request
 
 
 # --- admission ---
@@ -210,7 +210,7 @@ class Admission:
         if self._count >= self._most:
             raise Busy(
                 f"{self._count} requests are running or waiting, and no more are accepted.",
-                fix="Send it again a little later, or give the server a longer --queue.",
+                fix="Send the request again later, or give the server a longer --queue.",
             )
 
     def take(self, size: int) -> None:
@@ -218,8 +218,8 @@ class Admission:
             self._cut_off_idle(size)
             if self._bytes + size > self._most_bytes:
                 raise Busy(
-                    f"The requests and answers under way have {self._bytes} bytes; {size} more are not taken.",
-                    fix="Send it again a little later, or give the server a larger --max-request.",
+                    f"The requests and answers under way have {self._bytes} bytes; {size} more do not fit.",
+                    fix="Send the request again later, or give the server a larger --max-request.",
                 )
             self._bytes += size
 
@@ -301,11 +301,11 @@ class Ticket:
         """
         self._unpacked += size
         if self._unpacked > most:
-            raise Refused(413, f"The body, unpacked, has more than {most} bytes; see the server's --max-request.")
+            raise Refused(413, f"The decompressed body has more than {most} bytes; see the server's --max-request.")
         self.take(size)
 
     def begin_answer(self, size: int, abort: Callable[[], None]) -> None:
-        """Count the memory of the answer instead of that of the request, until the end of the ``with`` block.
+        """Count the memory of the answer instead of the request's memory, until the end of the ``with`` block.
 
         abort: ends the connection; called by any thread.
         """
@@ -371,7 +371,9 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
                 return
     except asyncio.CancelledError:
         if silence.was_too_long():
-            raise Refused(408, f"Nothing came for {SILENCE_TIMEOUT_S:g} s in the middle of the request.") from None
+            raise Refused(
+                408, f"No data arrived for {SILENCE_TIMEOUT_S:g} s in the middle of the request."
+            ) from None
         raise
     finally:
         silence.end()
@@ -449,14 +451,14 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
             unpacker = zlib.decompressobj(_EITHER)
             members += 1
             if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
-                raise wrong("The body cannot be unpacked: it consists of too many gzip members.")
+                raise wrong("The body cannot be decompressed: it consists of too many gzip members.")
         try:
             # Decompress in steps, so that `take` can refuse a decompression bomb in time.
             part = unpacker.decompress(rest, _STEP_BYTES)
         except zlib.error as error:
-            raise wrong(f"The body cannot be unpacked: {error}.") from None
+            raise wrong(f"The body cannot be decompressed: {error}.") from None
         if not part and not rest and not unpacker.eof:
-            raise wrong("The body cannot be unpacked: its end is missing.")
+            raise wrong("The body cannot be decompressed: its end is missing.")
         rest = unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail
         take(len(part))
         parts.append(part)

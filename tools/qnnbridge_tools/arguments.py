@@ -1,6 +1,6 @@
-"""Readers of the `NAME=VALUE` forms of the command line, and of ``--dim`` for sessions.
+"""Parse the `NAME=VALUE` arguments of commands, and convert ``--dim`` for sessions.
 
-A wrong value is an `OptionError`.
+An invalid value raises `OptionError`.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def read_constants(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _number(word: str) -> float:
-    # Boolean inputs are given by name, and stored as 1 and 0.
+    # Values of Boolean inputs are written as true or false, and stored as 1 and 0.
     known = {"true": 1, "false": 0}.get(word.strip().lower())
     if known is not None:
         return known
@@ -297,7 +297,7 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
     for model in models:
         if model.is_dir():
             prepared = read_folder(os.fspath(model))
-            if prepared is None:  # read by ONNX Runtime in the host, which reports problems
+            if prepared is None:  # the host reads this format and reports problems
                 continue
             chosen.update(name for variant in prepared.variants for name in variant.sizes)
             scans.append(scan_model(model / prepared.model, count_nodes=False))
@@ -335,7 +335,7 @@ def free_axes(inputs: Iterable[DeclaredInput]) -> list[FreeAxis]:
 def in_options(refused: PlacementRefused, inputs: Iterable[DeclaredInput] = ()) -> None:
     """Replace the Python calls in the error's fix by options of the command line.
 
-    inputs: of the model, if the command takes sizes by input and axis.
+    inputs: the model's inputs, if the command accepts sizes by input and axis.
     """
     fix = _OVERRIDE.sub(lambda call: _option(call[2]), refused.fix or "")
     free = free_axes(inputs)

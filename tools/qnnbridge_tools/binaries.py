@@ -44,7 +44,7 @@ from qnnbridge_tools.inspection import SCHEMA_VERSION, find_installation, host_t
 
 # Reading a binary of some gigabytes from a slow disk takes minutes.
 READ_TIMEOUT_S: Final = 600.0
-# Genie's description of a language model, in the folder of its binaries.
+# Genie's description of a language model, in the folder of the model's binaries.
 _GENIE_CONFIG: Final = "genie_config.json"
 _SHOWN_TENSORS: Final = 8
 _SHOWN_GRAPHS: Final = 6
@@ -96,7 +96,7 @@ class WrappedFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wrapping:
-    """The result of `wrap`. binary: where the models find it. copied: whether it was copied there."""
+    """The result of `wrap`. binary: path of the binary that the models use. copied: whether it is a copy."""
 
     facts: BinaryFacts
     models: tuple[WrappedFile, ...]
@@ -271,7 +271,7 @@ def wrap_binary(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """Where the models find the binary. name: the path in the models. copy: whether to copy the binary there."""
+    """Path of the binary that the models use. name: the path in the models. copy: whether it will be a copy."""
 
     path: str
     name: str
@@ -481,7 +481,7 @@ def print_wrapping(done: Wrapping) -> None:
     verdict = done.facts.examination.verdict
     for one in done.models:
         print(output.visible(f"{one.path}: {', '.join(one.graphs)}"))
-    where = "copied beside the models" if done.copied else "not copied"
+    where = "copied next to the models" if done.copied else "not copied"
     print(f"{output.visible(done.binary)}: {where}; ship it with the models and their manifests.")
     print(f"Here: {output.visible(verdict.message)}")
     for text in (verdict.cause, verdict.fix, *done.facts.notes):

@@ -116,7 +116,7 @@ def report_text(sections: Sequence[Part], identity: personal.Identity) -> str:
         "",
         "Please read this file before you send it. It does not contain weights or tensors. It contains names of",
         "models, of their inputs and operators, and of folders; only the path of the home folder is replaced.",
-        f"Replaced by stand-ins, with the number of places: {replaced}.",
+        f"Replaced by placeholders, with the number of replacements: {replaced}.",
     ]
     if hidden := len(identity.not_searched()):
         lines.append(

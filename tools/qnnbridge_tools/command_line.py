@@ -1,4 +1,4 @@
-"""Builds a command from a function that takes records of options: the fields of the records are the parameters.
+"""Build a command from a function that takes records of options: the fields of the records are the parameters.
 
 A record is a frozen dataclass. Its fields have `typer.Option` or `typer.Argument` as their annotation, or are
 records themselves. The type of a field determines its form on the command line: a literal is a choice, a tuple is
@@ -112,7 +112,7 @@ def _of_record(record: Any, read: Read | None) -> _Part:
     parts = {}
     for field in dataclasses.fields(record):
         if not field.metadata.get("apart"):
-            needed = field.default is field.default_factory  # both are MISSING
+            needed = field.default is field.default_factory  # neither default is set: both are MISSING
             default = None if field.default is dataclasses.MISSING else field.default
             parts[field.name] = _part(field.name, hints[field.name], inspect.Parameter.empty if needed else default)
 
@@ -208,7 +208,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise OptionError(f"There is no file {path}.", fix="Give the path of a TOML file: --config FILE.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path} cannot be read.", cause=str(error)) from None
-    except (ValueError, RecursionError) as error:  # not TOML; a number of 5000 digits; deeply nested lists
+    except (ValueError, RecursionError) as error:  # invalid TOML, a number of 5000 digits, or deeply nested lists
         raise OptionError(
             f"{path} is not a TOML file.", cause=str(error), fix='Write lines such as: activation-type = "uint8".'
         ) from None
@@ -265,7 +265,7 @@ def _value(known: tuple[Any, bool], key: str, value: Any, path: Path) -> dict[st
     if not several and len(texts) != 1:
         raise _wrong(key, value, path, "one value")
     if _is_path(parameter):
-        # Join texts instead of Paths, which would drop a slash at the end. It means that the output is a folder.
+        # Join strings, because `Path` would drop a slash at the end, which marks the output as a folder.
         texts = [os.path.join(path.absolute().parent, text) for text in texts]
     return {parameter.name: texts if several else texts[0]}
 

@@ -144,7 +144,9 @@ def clear(
     wanted = kept.accounts() if account_id is None else [_only_match(kept.accounts(), account_id)]
     for account in wanted:
         kept.clear(account.id)
-    left = {account.id for account in Quarantine().accounts()}  # read it from the file, as the next process will
+    left = {
+        account.id for account in Quarantine().accounts()
+    }  # read the quarantine from the file, as the next process will
     if any(account.id in left for account in wanted):
         raise BridgeError(
             "The quarantine could not be cleared.",

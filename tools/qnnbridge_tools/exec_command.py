@@ -1,7 +1,7 @@
 """`qnnbridge exec SCRIPT.py [ARGS]` and `qnnbridge exec -m MODULE [ARGS]`.
 
-They run an unmodified program whose calls of ``onnxruntime`` are answered by qnnbridge. With ``--report`` the
-records of all processes of the program are summed up by model.
+The command runs an unmodified program whose calls of ``onnxruntime`` are answered by qnnbridge. With
+``--report`` the records of all processes of the program are summed up by model.
 """
 
 from __future__ import annotations
@@ -274,7 +274,8 @@ def run_program(command: list[str], environ: dict[str, str], report: bool) -> in
     from qnnbridge.ort._placement import REPORT_VARIABLE
 
     if not report:
-        # On Windows `exec` starts another process and ends this one, which the parent would take for the end.
+        # Windows implements `exec` by starting another process and ending this one, which the parent would
+        # mistake for the program's end.
         if sys.platform != "win32":
             os.execve(sys.executable, command, environ)  # noqa: S606 - no shell is wanted
         return _wait(subprocess.Popen(command, env=environ))

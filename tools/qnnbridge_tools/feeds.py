@@ -59,7 +59,9 @@ def load(files: Iterable[InputFile], archive: Path | None) -> list[Feed]:
 def complete(
     declared: Sequence[DeclaredInput], loaded: Sequence[Feed], dimensions: Dimensions, *, seed: int | None
 ) -> list[Feed]:
-    """Return the values to run with: the loaded ones, and random values for the other inputs if there is a seed."""
+    """Return the values to run with: the loaded values, and random values for the other inputs if there is a
+    seed.
+    """
     nodes = {node.name: node for node in declared}
     feeds = [
         dataclasses.replace(feed, value=_as_declared(feed, nodes[feed.name], dimensions))
@@ -139,7 +141,7 @@ def _unreadable(path: Path, error: BaseException) -> OptionError:
     return OptionError(
         f"{path} cannot be read as a numpy array.",
         cause=str(error) or type(error).__name__,
-        fix="Write it with numpy.save or numpy.savez, without Python objects in it.",
+        fix="Write the file with numpy.save or numpy.savez, without Python objects in it.",
     )
 
 

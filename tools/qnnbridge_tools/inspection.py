@@ -55,7 +55,7 @@ class ModelFacts:
     """Everything that `inspect` shows of a model.
 
     Args:
-        examination, host: for a compiled model only.
+        examination, host: ``None`` if the model is not compiled.
         no_host: why there is no host to check the model for.
     """
 
@@ -168,7 +168,8 @@ def installation_of(python: str) -> Installation:
 def _is_simulator(platform: str) -> bool | None:
     """Return whether QNN uses the simulator on an interpreter's platform; ``None`` if that is unknown.
 
-    Only Windows on ARM is certain to have the libraries for an NPU."""
+    Only Windows on ARM is certain to have the libraries for an NPU.
+    """
     if platform == "win-arm64":
         return False
     # An Arm computer with Linux can be either.

@@ -366,7 +366,7 @@ class CompileRequest:
     buckets: Buckets = ()
     inputs: Inputs = ()
     host_python: HostPython = None
-    # This field exists only for its callback, which has put the file's contents into the other fields.
+    # This field exists only for the callback of its option, which has set the defaults of all other options.
     _config: Config = None
     as_json: AsJson = False
 
@@ -416,7 +416,7 @@ class MachineOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """Options of `setup`; ``None`` for absent ones."""
+    """Options of `setup`; ``None`` for absent options."""
 
     python: Annotated[
         str | None,
@@ -465,7 +465,7 @@ class SetupOptions:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """The given options of a daemon; ``None`` for absent ones."""
+    """The given options of a daemon; ``None`` for absent options."""
 
     python: Annotated[
         str | None, typer.Option(metavar="PYTHON", help="Interpreter of the NPU host that the daemon runs.")

@@ -175,7 +175,7 @@ _FULL = (errno.ENOSPC, errno.EFBIG, *((errno.EDQUOT,) if hasattr(errno, "EDQUOT"
 
 
 def loss_text(error: OSError) -> str:
-    """Return one sentence without a full stop."""
+    """Describe the error of writing output in one sentence, without a full stop."""
     reason = error.strerror or str(error)
     folder, name = os.path.split(os.fsdecode(error.filename or ""))
     if name.startswith(TEMPORARY):
@@ -200,7 +200,8 @@ def loss_error(error: OSError) -> BridgeError:
 
 def reader_is_gone(error: OSError) -> bool:
     """Return whether the reader of the output has closed it, which is not reported."""
-    # Windows reports a closed pipe as EINVAL. An EINVAL with a name is about a file: Windows allows no "a?.onnx".
+    # Windows reports a closed pipe as EINVAL. An EINVAL with a file name concerns this file: Windows forbids
+    # names such as "a?.onnx".
     closed = (errno.EPIPE, errno.EINVAL) if sys.platform == "win32" else (errno.EPIPE,)
     return error.errno in closed and error.filename is None
 
@@ -221,7 +222,7 @@ def refuse_without_reader() -> None:
         poll.register(sys.stdout.fileno(), 0)
         events = poll.poll(0)
     except (OSError, ValueError, AttributeError):
-        return  # not a stream of the operating system
+        return  # stdout has no file descriptor, or this system has no `poll`
     if events and events[0][1] & (select.POLLERR | select.POLLHUP):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 

@@ -15,7 +15,7 @@ from qnnbridge_protocol import errors
 from qnnbridge_protocol.tables import read_tables
 
 _TABLES: Final = read_tables(Path(__file__).with_name("assets").joinpath("own_errors.json").read_text("utf-8"))
-# Class -> (cause, fix). A subclass without an entry uses that of its base class.
+# Class -> (cause, fix). A subclass without an entry uses its base class's entry.
 TABLE: Final[dict[type[errors.BridgeError], tuple[str, str]]] = {
     getattr(errors, row["name"]): (row["cause"], row["fix"]) for row in _TABLES["errors"]
 }
@@ -53,7 +53,7 @@ def in_lines(lines: Iterable[str]) -> Iterator[tuple[type[errors.BridgeError], s
 
 
 def warnings_in(lines: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Find warnings where Python writes them: behind a file and its line, or at the start of a line.
+    """Find warnings as Python prints them: after a file name and line number, or at the start of a line.
 
     Yields:
         The name, its cause and its fix, and the line.

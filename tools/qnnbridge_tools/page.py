@@ -53,7 +53,7 @@ def page_of(title: str, body: str, style: str = "") -> str:
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], kind: str = "") -> str:
-    """Return a table. kind: its class."""
+    """Return an HTML table. kind: CSS class of the table."""
     head = "".join(f"<th>{text(one)}</th>" for one in headers)
     lines = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f'<div class="wide"><table class="{kind}">{f"<tr>{head}</tr>" if head else ""}{lines}</table></div>'
@@ -100,7 +100,7 @@ def place_of(
         return None
     if result is not None and _same_place(path, result):
         raise OptionError(
-            f"--html {path} and -o {result} are the same place.",
+            f"--html {path} and -o {result} are the same file.",
             cause="The page would replace the result.",
             fix="Give --html another name.",
         )

@@ -25,7 +25,7 @@ USER: Final = "USER"
 COMPUTER: Final = "COMPUTER"
 SERVER: Final = "SERVER"
 COMPANY: Final = "COMPANY"
-SECRET: Final = "SECRET"  # noqa: S105 - the stand-in
+SECRET: Final = "SECRET"  # noqa: S105 - the placeholder
 ADDRESS: Final = "ADDRESS"
 
 # Shorter names and usual words are kept, because the text would be unreadable without them. In profile folders they

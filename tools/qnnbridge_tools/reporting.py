@@ -70,7 +70,7 @@ def work(*, as_json: bool = False) -> Iterator[None]:
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
-        raise  # the command line library ends with these
+        raise  # typer handles these exceptions itself
     except KeyboardInterrupt:
         print("Interrupted.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None

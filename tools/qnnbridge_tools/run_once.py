@@ -111,7 +111,7 @@ _WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNOREC
 def write(values: Mapping[str, Any], folder: Path, *, overwrite: bool = True) -> dict[str, Path]:
     """Write every value and return the file of each.
 
-    Tensors are .npy, sparse ones .npz, sequences and maps .json.
+    Tensors are written as .npy, sparse tensors as .npz, sequences and maps as .json.
     """
     stems = safe_names(list(values))
     written: dict[str, Path] = {}
@@ -221,7 +221,8 @@ class RunResult:
         return later[math.ceil(0.95 * len(later)) - 1] if later else None
 
 
-# Errors of QNN, or of its effects on the host. Wrong inputs and invalid models are not a reason to move to the CPU.
+# Errors of QNN, and errors that QNN causes in the host. Wrong inputs and invalid models are not a reason to
+# move to the CPU.
 _OF_QNN = (EPFail, Fail, HostCrashed, HostHung, ModelQuarantined, RuntimeException)
 
 
@@ -267,8 +268,8 @@ def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
 
     begun = time.perf_counter()
     with warnings.catch_warnings(), Host(python=python) as host:
-        warnings.showwarning = show  # type: ignore[assignment] # a line of qnnbridge's code helps no user
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report contains it
+        warnings.showwarning = show  # type: ignore[assignment] # users need no source line of qnnbridge
+        warnings.simplefilter("ignore", CpuFallbackWarning)  # the report contains the placement
         _ = host.info  # waits until ONNX Runtime is loaded, which would otherwise count as creating the session
         yield host, time.perf_counter() - begun
 
@@ -277,7 +278,7 @@ def _performed(request: RunRequest, loaded: Sequence[feeds.Feed]) -> RunResult:
     from qnnbridge import InferenceSession, NumbersWarning
 
     with started_host(request.host_python) as (host, ready_s):
-        warnings.simplefilter("ignore", NumbersWarning)  # the report contains it
+        warnings.simplefilter("ignore", NumbersWarning)  # the report contains the comparison
         begun = time.perf_counter()
         with InferenceSession(
             str(request.model),

@@ -29,9 +29,9 @@ FIRST_PIPED_S = 15.0
 
 
 class ShownStages:
-    """A context manager that is called with stage and seconds, from one thread.
+    """Context manager that shows the current stage. Call it with the stage and its seconds, from one thread.
 
-    counted: the number of results; each is reported with `finished`, from the same or another thread.
+    counted: the number of results; report each result with `finished`, from any thread.
     """
 
     def __init__(self, subject: str, counted: int = 0) -> None:

@@ -169,7 +169,8 @@ def _help(page: Page) -> str:
 # Function that queries the daemon; raises `BridgeError` if the daemon does not answer.
 Ask = Callable[[], Figures]
 
-# Function that waits for some seconds; it returns the key in lower case, or an empty text if none was pressed.
+# Function that waits for some seconds; it returns the key in lower case, or an empty string if no key was
+# pressed.
 WaitForKey = Callable[[float], str]
 
 if sys.platform == "win32":
@@ -270,7 +271,7 @@ def refreshed(page: Page, ask: Ask) -> Page:
     try:
         figures = ask().without_client(os.getpid())
     except BridgeError as error:
-        return dataclasses.replace(page, note=f"{error.message} Waiting for it ...")
+        return dataclasses.replace(page, note=f"{error.message} Waiting for the daemon ...")
     return dataclasses.replace(page, figures=figures, note="")
 
 
@@ -295,7 +296,8 @@ def _ended_by_sigterm() -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    # Python sets signal handlers only in the main thread; on Windows no process sends SIGTERM to another one.
+    # Python sets signal handlers only in the main thread; on Windows no process sends SIGTERM to another
+    # process.
     if sys.platform == "win32" or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -307,7 +309,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 class Asking:
-    """Reads figures over one connection. After a lost connection, the next call opens a new one."""
+    """Reads figures over one connection. After a lost connection, the next call opens a new connection."""
 
     def __init__(self) -> None:
         # Connect immediately: without a daemon the command ends with an error.

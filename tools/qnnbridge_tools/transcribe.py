@@ -60,7 +60,8 @@ def short_document(transcript: Transcript) -> dict[str, Any]:
 def verbose_document(transcript: Transcript) -> dict[str, Any]:
     """Return OpenAI's document, without the fields that a greedy search does not produce.
 
-    The missing fields are seek, avg_logprob and no_speech_prob. `audio_rate` and `cut` are those of `Transcript`.
+    The missing fields are seek, avg_logprob and no_speech_prob. `audio_rate` and `cut` have the same meaning as
+    in `Transcript`.
     """
     segments = [
         {

@@ -186,7 +186,7 @@ class Shares:
 
     @property
     def useful_share(self) -> tuple[float, str]:
-        """(fraction of the model on the NPU, what is counted): multiplications, weights or nodes."""
+        """(fraction of the model on the NPU, what the fraction counts: multiplications, weights or nodes)."""
         if self.work_known and self.macs:
             return self.mac_share, "work"
         if self.bytes:
@@ -242,9 +242,9 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
     if failing:
         pieces += f", where QNN fails with {'a node' if failing == 1 else f'{failing} nodes'}"
     if shares.on_qnn == shares.nodes:
-        return "all of it runs on the NPU" + pieces
+        return "the whole model runs on the NPU" + pieces
     if analysis.enough_with_sizes:
-        return "the rules predict that all of it runs on the NPU once its sizes are fixed"
+        return "the rules predict that the whole model runs on the NPU once its sizes are fixed"
     if not shares.on_qnn:
         return "nothing runs on the NPU"
     share, measure = shares.useful_share
@@ -270,7 +270,7 @@ _LEAST_SHOWN: Final = 0.0005
 def nodes_text(shares: Shares) -> str:
     broken = shares.nodes - shares.on_qnn - shares.on_cpu
     text = f"{shares.nodes + shares.folded} {IN_FILE}: {shares.on_qnn} on the NPU, {shares.on_cpu} on the CPU"
-    text += f", {broken} that QNN fails with" if broken else ""
+    text += f", {broken} on which QNN fails" if broken else ""
     return text + (f", {shares.folded} computed in advance" if shares.folded else "")
 
 
@@ -406,7 +406,7 @@ def _print_advice(analysis: Analysis) -> None:
                 lines = textwrap.wrap(output.visible(text), _WIDTH - len(indent), break_on_hyphens=False)
                 print("\n".join((indent if n == 0 else "     ") + line for n, line in enumerate(lines)))
     if len(analysis.advice) > _SHOWN_ADVICE:
-        print(f"  and {len(analysis.advice) - _SHOWN_ADVICE} more; --json has all")
+        print(f"  and {len(analysis.advice) - _SHOWN_ADVICE} more; --json lists all")
 
 
 def _sources(analysis: Analysis, html: Path | None) -> list[tuple[str, str]]:

@@ -159,7 +159,7 @@ def analyze_model(
     rows = here.rows(arch, release)
     inside = inside_branches(prediction.left, prediction.numbers, rows)
     known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
-    # Known faults replace QNN's error, which does not name the operator.
+    # Report known faults instead of QNN's error, which does not contain the operator.
     notes = [*notes_on(prediction, model, path, truth, known), *known]
     all_sizes = f"{sizes} {to_fix}".strip()
     notes += about_deciding_inputs(model, path, view, placed, all_sizes)

@@ -228,7 +228,7 @@ class Prediction:
 
 
 def predict_model(model: Any, arch: int, folder: Path | None = None) -> Prediction:
-    """Predict the place of each node.
+    """Predict where each node runs.
 
     Args:
         model: `ModelProto`; it is not changed, and its weights need not be loaded.

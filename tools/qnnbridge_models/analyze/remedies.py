@@ -59,7 +59,7 @@ _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "R
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sized:
-    """Prediction for a model with free dimensions after these got sizes.
+    """Prediction for a model whose free dimensions were set to sizes.
 
     Args:
         prediction: result of the rules.
@@ -377,8 +377,8 @@ def advise(
         ]
         if waiting and all(one.code != _DECIDING for one in notes):
             found.append(_about_sizes(view, verdicts, waiting, sized, path, dims))
-        # From here on use the copy with fixed sizes: objections that the sizes remove need no separate advice, and
-        # the remaining ones need a different remedy.
+        # From here on use the copy with fixed sizes: objections that the sizes remove need no separate advice,
+        # and all others need a different remedy.
         view, costs = sized.prediction.view, sized.costs
         verdicts = [
             dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one
@@ -416,7 +416,11 @@ def _about_sizes(
     return Advice(
         fix_command(path, dims),
         f"QNN supports fixed sizes only; {alone}the rules predict that {count} on the NPU (tried with {tried})"
-        + (f". Sizes decide what {labels} runs, and untaken-branches leaves that alone" if branching else "")
+        + (
+            f". The sizes decide which branch of {labels} runs, and untaken-branches does not change that"
+            if branching
+            else ""
+        )
         + (f". Without sizes: {first}" if first else ""),
         tuple(waiting),
         sum(sized.costs[index].macs for index in waiting if sized.prediction.verdicts[index].place == "qnn"),

@@ -147,7 +147,7 @@ def _reduce(node: GraphNode, context: RuleContext) -> Objection:
         axes = []
     none_given = (axes is None and given is None) or axes == []
     if none_given and node.get("noop_with_empty_axes", 0):
-        return "it has no axes, and noop_with_empty_axes makes it do nothing", "remove the node"
+        return "the operator has no axes, and noop_with_empty_axes makes it do nothing", "remove the node"
     return None
 
 
@@ -206,8 +206,8 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
     cache = node.input(1)
     if cache is not None and cache.constant:
         return (
-            "its tables are constants, which QNN does not support",
-            "give the tables as inputs, or replace it by simpler operators",
+            "the operator's tables are constants, which QNN does not support",
+            "give the tables as inputs, or replace the operator by simpler ones",
         )
     return None
 
@@ -352,7 +352,7 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
         return f"{node.op} needs at least {least} inputs"
     if len(node.made) > most:
         if node.get("training_mode", 0):
-            return "it computes its own statistics (training_mode)", "export the model in inference mode"
+            return "the operator computes its own statistics (training_mode)", "export the model in inference mode"
         unused = all(t.name not in context.view.users for t in node.made[most:])
         fix = "qnnbridge fix (unused-outputs)" if unused else ""
         return f"the model uses more than {most} result of {node.op}", fix
@@ -425,7 +425,7 @@ RULES: Final = (
         "constant-inputs",
         "cpu",
         _constant_inputs,
-        "qnnbridge fix (shape-computations), or export it as a constant",
+        "qnnbridge fix (shape-computations), or export this input as a constant",
         tables.CONSTANT_INPUTS,
     ),
     PlacementRule("type", "cpu", _type),

@@ -338,7 +338,6 @@ def prepare_model(
     that depend on them. If compiling for one chip fails, the other chips are still processed.
 
     Args:
-        folder: folder to create. It must not exist, be empty, or be the result of an earlier call with this model.
         folder: folder to create; new, empty, or the result of an earlier call with this model.
         options: sizes, chips, samples and inputs.
         on_step: called at the beginning and the end of each step.
@@ -568,10 +567,7 @@ def _refuse_inside(path: Path, folder: Path) -> None:
 
 
 def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
-    """Return the sizes of --dim and --shape together. The step `fix` checks them against each other and the model.
-
-    `fix` checks both against each other and against the model.
-    """
+    """Return the sizes of --dim and --shape together, which the step `fix` compares with each other."""
     by_name, by_axis = dict(options.dims.by_name), dict(options.dims.by_axis)
     declared = {node.name: node.shape or () for node in inputs}
     for name, sizes in options.shapes.items():
@@ -617,7 +613,7 @@ def _not_this_chip(chip: str, info: HostInfo) -> str:
     here = chip_of_this_computer()
     if info.simulator or here is None or chip in (HOST_CHIP, str(here.number)):
         return ""
-    return f"this computer's chip is {here.label}: verify it on a machine with that chip"
+    return f"this computer's chip is {here.label}: verify the model on a machine with that chip"
 
 
 def _verdict(results: list[StepResult]) -> tuple[str, bool]:

@@ -163,7 +163,7 @@ def is_qnn(node: NodeRun) -> bool:
 def _matched(runs: Sequence[OrtRun], executed: Sequence[QnnCall]) -> tuple[list[list[PartitionRun]], bool]:
     """Return the executions of partitions in each run, and whether QNN's calls could be assigned to these."""
     nodes = [[node for node in run.nodes if is_qnn(node)] for run in runs]
-    # One missing or additional call would shift all later ones, so assign none if the counts differ.
+    # A missing or additional call would shift all later calls, so assign no call if the counts differ.
     attributed = sum(map(len, nodes)) == len(executed)
     calls = iter(executed)
     return [

@@ -134,7 +134,7 @@ def _recorded(
             fallback="cpu",
             # A repeated run would appear twice in the profile.
             retry=0,
-            # Node names in the profile must be those of the original model.
+            # The profile must contain the node names of the original model.
             fix=False,
             # A comparison with the CPU would add to the time of the measured runs.
             verify=False,

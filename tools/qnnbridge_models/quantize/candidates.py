@@ -224,7 +224,7 @@ def working_form(
         lines = unlike_operators(index, graphs.load(model, weights=True))
         if not lines:
             return form, [f"{words}: {failed[0]}"] if failed else []
-        failed.append(f"onnxruntime's quantizer writes other operators ({shown(lines)})")
+        failed.append(f"onnxruntime's quantizer changes operators ({shown(lines)})")
         unlike = unlike or (form, failed[-1])
     if unlike is not None:
         form, text = unlike
@@ -356,8 +356,8 @@ class CandidateChoice:
                     self.untried.append(f"{one.change or 'int8 weights per channel'} on QNN")
                     continue
                 trial.on_progress("trying types of weights on QNN", done, len(near))
-                # Measure the first candidate fully, because its SNR is reported next to that of the chosen
-                # candidate.
+                # Measure the first candidate fully, because its SNR is reported next to the chosen candidate's
+                # SNR.
                 score = one.beside(max(there.values())) if there and number else one.on_qnn
                 if score is not None:
                     there[number] = score

@@ -298,7 +298,7 @@ def _matches_nothing(pattern: str, index: ModelIndex, original: Any, option: str
         return OptionError(
             f'{option} "{pattern}" matches {gone[0] or "a node"}, which is folded into a constant or merged into '
             "another operator when the model is prepared.",
-            fix="Omit it, or select the nodes that follow it.",
+            fix="Omit this pattern, or select the nodes that follow the removed nodes.",
         )
     known = [*{node.op_type: None for node in index.protos}, *(node.name for node in index.protos)]
     near = difflib.get_close_matches(pattern, known, _SHOWN, 0.5)
@@ -318,7 +318,7 @@ def given(
         raise OptionError(
             "--wide has no effect: activations and weights already have 16 bits, or QNN does not support wider "
             "types.",
-            fix="Omit it, or keep the nodes float: --exclude.",
+            fix="Omit --wide, or keep the nodes float: --exclude.",
         )
     return Precision(floats).joined(widened(index, matching(wide, index, original, "--wide"), settings))
 

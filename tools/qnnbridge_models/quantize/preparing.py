@@ -5,8 +5,8 @@
 - Old opsets: 16-bit types need opset 21 and scales per channel opset 13, so the model is converted. The converter
   fails for IR versions below 4, so the IR version is raised first.
 - Weights that are also inputs, or that come from Constant nodes, would not be quantised: they become initializers.
-- Attention masks of -3.4e38 make the quantisation step too large for the scores: they are reduced if the results
-stay the same.
+- Attention masks of -3.4e38 make the quantisation step too large for the scores: they are reduced if the
+  results stay the same.
 - Metadata entries crash onnxruntime's preprocessing: they are removed here and restored in the result.
 """
 
@@ -428,7 +428,7 @@ def _differences(path: Path, sample: Feeds, expected: list[Any], names: list[str
         raise ModelError(
             "The model could not be prepared for quantising: the prepared model does not run.",
             cause=error.cause,
-            fix="Run qnnbridge optimize on it first, or export it again with a newer opset (17 to 21).",
+            fix="Run qnnbridge optimize on the model first, or export it again with a newer opset (17 to 21).",
         ) from None
 
 

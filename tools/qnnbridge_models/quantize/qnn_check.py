@@ -190,7 +190,7 @@ class QnnRunner:
         from qnnbridge import CpuFallbackWarning
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement reports it
+            warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement reports nodes on the CPU
             # Try to run the whole model on QNN first: with a fallback, ONNX Runtime leaves the ends of a quantised
             # model on the CPU.
             try:

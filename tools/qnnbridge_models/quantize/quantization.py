@@ -389,7 +389,7 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
     if qnn.absent is not None:
         return [f"Not checked on QNN: {qnn.absent.rstrip('.')}. QNN's results may differ from the CPU's."]
     if qnn.error is not None or qnn.placement is None:
-        return []  # the error is shown elsewhere
+        return []  # the report shows the error separately
     lines = []
     if not qnn.all_on_qnn:
         cause = (qnn.placement.cause or "the reason is unknown").rstrip(".")

@@ -101,7 +101,7 @@ def _quantized(
     if own_process:
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(3)  # for the quantizer's own sessions
+        onnxruntime.set_default_logger_severity(3)  # applies to the quantizer's own sessions
     with files.Output(
         path, Path(target), overwrite=options.overwrite, source_files=weights, external=bool(weights)
     ) as output:
@@ -401,7 +401,7 @@ def _with_all_samples(
         reached = every.on_cpu(model) >= target
         if reached and every.qnn is not None:
             reached = (every.on_qnn(model, target) or 0.0) >= target
-        reason = "" if reached else f"it would miss the target of {target:g} dB"
+        reason = "" if reached else f"the model would miss the target of {target:g} dB"
     recalibration = Recalibration(not reason, samples, after.lowest, reason)
     return (trial if reason else every).calibrated, recalibration
 
@@ -412,7 +412,7 @@ def _lost(before: Comparison, after: Comparison) -> str:
         there = after.lowest.get(where)
         if there is None or there < snr - (_LOST_OF_GOOD_DB if there >= GOOD_DB else _LOST_DB):
             has = "no result" if there is None else f"{there:.1f} dB instead of {snr:.1f}"
-            return f"it would have {has} on {where}"
+            return f"the model would have {has} on {where}"
     if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
         return "some nodes would not run on QNN"
     # Compare each verdict: one output may become worse while the lowest SNR stays the same.

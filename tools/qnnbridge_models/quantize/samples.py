@@ -181,12 +181,12 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
             fix="Remove the samples that contain such values.",
         )
     array = array.astype(dtype.newbyteorder("="), order="C", copy=False)
-    if node.shape is None:  # without a shape, an array is one sample
+    if node.shape is None:  # if the input declares no shape, an array is one sample
         return [array]
     want = node.shape
     if _fits(array.shape, want):
         return [array]
-    if want[:1] == (1,) and _fits(array.shape, want[1:]):  # one sample without its batch axis
+    if want[:1] == (1,) and _fits(array.shape, want[1:]):  # the array is one sample without a batch axis
         return [array[np.newaxis]]
     if _fits(array.shape[1:], want):
         return [np.asarray(one) for one in array]

@@ -84,7 +84,9 @@ class Cutter:
         return any(name in self._live for name in self.nodes[index].output)
 
     def group(self, low: int, high: int) -> list[int]:
-        """Return the nodes that depend on the inputs, after place `low` (-1: from the start) up to place `high`."""
+        """Return the nodes that depend on the inputs, after cut position `low` (-1: from the start) up to
+        `high`.
+        """
         begin = self.places[low] + 1 if low >= 0 else 0
         return [index for index in range(begin, self.places[high] + 1) if self._is_live(index)]
 
@@ -335,7 +337,7 @@ class DivergenceSearch:
         return ()
 
     def _narrowed(self) -> tuple[int, int]:
-        """Return (last agreeing place or -1, first differing place)."""
+        """Return (last cut position that agrees or -1, first cut position that differs)."""
         places = self.cutter.places
         low, high = -1, len(places) - 1
         if high < 0:
@@ -350,7 +352,8 @@ class DivergenceSearch:
             marks = _spread(open_marks, at_once)
             bad = self._probe([places[mark] for mark in marks])
             if bad is not None:
-                # Take the first differing cut, and ignore later ones: a Relu or ArgMax may hide the error again.
+                # Take the first differing cut, and ignore later cuts: a Relu or ArgMax may hide the error
+                # again.
                 for mark, differs in zip(marks, bad, strict=True):
                     if differs:
                         high = mark

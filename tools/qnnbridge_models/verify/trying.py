@@ -376,7 +376,7 @@ def prepare_trials(
         trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, how.seed)]
         trials += _further(cpu, trials, knowledge, number_format, how.seed)
     except NotMade as error:
-        # not an error yet: given inputs are enough
+        # This is no error yet, because given inputs are enough.
         reason = str(error)
     answered = [trial for trial in trials if trial.expected.values is not None]
     if not answered:

@@ -194,8 +194,8 @@ def _known_of(
 class _Tried:
     """Answers of the CPU and of QNN.
 
-    answers: QNN's results, by set of inputs.
-        answers: QNN's answers, by set of inputs.
+    Args:
+        answers: QNN's results, by set of inputs.
         error: why QNN created no session.
         left_out: ONNX Runtime optimizers that the host disabled to create the session.
         repeats: for a model whose results differ from run to run on the CPU: true if QNN returns the same result
@@ -316,7 +316,7 @@ class _Work:
                         raise ModelChanged(
                             f"{self.model.name} or one of its weight files changed while it was verified.",
                             cause="QNN would run a model different from the CPU's.",
-                            fix="Verify it again when no other program writes to its files.",
+                            fix="Verify the model again when no other program writes to its files.",
                             details={"path": str(self.model)},
                         )
                     placement, left_out = side.placement, side.left_out
@@ -454,7 +454,7 @@ class _Work:
             ):
                 memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
-        except (BridgeError, ImportError, OSError):  # e.g. a full disk, on which the verdict must not depend
+        except (BridgeError, ImportError, OSError):  # the verdict must not depend on errors such as a full disk
             return None
         if row.status != "agrees" or row.worst is None:
             return None
@@ -482,8 +482,8 @@ class _Work:
         except ImportError:
             return None, (), f"the application's Python lacks the package onnx: {install_command('models')}"
         deadline = time.monotonic() + self.how.bisect_s
-        # Use a separate folder: the weight files linked there have the same names as those of a copy with fixed
-        # sizes.
+        # Use a separate folder: the weight files linked there have the same names as the weight files of a copy
+        # with fixed sizes.
         cuts = folder / "cuts"
         cuts.mkdir()
         try:
@@ -547,7 +547,7 @@ class _Work:
         return tuple(rows), found
 
 
-# The order of the checks matters: if a check applies, the later ones are meaningless.
+# The order of the checks matters: if a check applies, the later checks are meaningless.
 # 1. Was anything compared? Without a session, with random results, or with all nodes on the CPU there is no
 #    verdict.
 # 2. Did the host crash? A crash counts in every row, even for extreme inputs: an application with such a value

@@ -1,8 +1,8 @@
-// Elements, requests and texts for all parts of the page.
+// Functions for the whole page: create elements, send requests, format values.
 
 export const $ = (id) => document.getElementById(id);
 
-// An element with attributes, listeners (functions) and children. Texts become text nodes, never markup.
+// Create an element with attributes, event listeners (functions) and children. Strings become text nodes, never markup.
 export function make(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -14,12 +14,12 @@ export function make(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Replaces a text only if it differs, so that a selection in it stays.
+// Replace the text only if it differs, so that a selection in it is kept.
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// A choice of [value, text] pairs.
+// Create a select element from [value, text] pairs.
 export const choice = (options, more = {}) =>
   make("select", more, options.map(([value, text]) => make("option", { value }, text)));
 
@@ -32,7 +32,7 @@ export const table = (headers, rows, more = {}) =>
 
 const KEY = "qnnbridge token";
 let token = "";
-try { token = sessionStorage.getItem(KEY) ?? ""; } catch { /* the browser blocks storage: the token lives as long as the page */ }
+try { token = sessionStorage.getItem(KEY) ?? ""; } catch { /* the browser blocks storage: the token is kept as long as the page is open */ }
 
 export const hasToken = () => token !== "";
 export function keepToken(text) {
@@ -40,12 +40,12 @@ export function keepToken(text) {
   try { if (text) sessionStorage.setItem(KEY, text); else sessionStorage.removeItem(KEY); } catch { /* see above */ }
 }
 
-// A request that failed, with the text of the server. status: 0 without an answer.
+// Error of a failed request, with the server's message. status: HTTP status; 0 without an answer.
 export class Failed extends Error {
   constructor(status, text) { super(text); this.status = status; }
 }
 
-// Return the answer to a request. Throws Failed, and the AbortError of `signal`.
+// Return the answer to a request. Throws Failed, and an AbortError if `signal` aborts the request.
 export async function ask(path, { method = "GET", body, headers = {}, signal } = {}) {
   let answer;
   try {
@@ -72,7 +72,7 @@ export const askJson = async (path, options) => (await ask(path, options)).json(
 export const postJson = (path, document_, signal) =>
   ask(path, { method: "POST", body: JSON.stringify(document_), headers: { "content-type": "application/json" }, signal });
 
-// The documents of a stream of server-sent events.
+// Yield the JSON documents of a stream of server-sent events.
 export async function* events(answer) {
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -91,7 +91,7 @@ export async function* events(answer) {
   } finally { reader.cancel().catch(() => {}); }
 }
 
-// --- texts ---
+// --- formatting ---
 
 export const count = (n) => n.toLocaleString("en");
 export function time(ms) {
@@ -107,7 +107,7 @@ export function size(bytes) {
   return `${number.toFixed(1)} ${units[unit]}`;
 }
 
-// A button that runs `work`, shows the error of `work` in `place`, and is disabled meanwhile.
+// Create a button that runs `work`, is disabled meanwhile, and shows an error of `work` in the element `place`.
 export function doing(text, place, work, more = {}) {
   const button = make("button", { type: "button", ...more, click: async () => {
     button.disabled = true;

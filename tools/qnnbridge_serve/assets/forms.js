@@ -1,4 +1,4 @@
-// A form for each kind of model: tensors, chat, texts to embed, speech. Each returns the element to show.
+// Forms to try a model, one for each kind of model. Each function returns the element to show.
 
 import { ask, askJson, choice, count, doing, events, make, postJson, problem, rate, setText, show, table, time } from "./common.js";
 import { SCALES, TYPES, answerOf, fromFile, fromPixels, fromText, madeUp, pictureLayout, requestOf, toNpy } from "./tensors.js";
@@ -26,17 +26,17 @@ async function tensorForm(name) {
     const answer = await ask(`/v2/models/${encodeURIComponent(name)}/infer`, { method: "POST", body, headers: { "inference-header-content-length": head } });
     const buffer = await answer.arrayBuffer(), took = performance.now() - begun;
     const outputs = answerOf(buffer, Number(answer.headers.get("inference-header-content-length") ?? buffer.byteLength));
-    results.append(make("p", { class: "soft" }, `answered in ${time(took)}, the way to the server and back included`), ...outputs.map(outputShown));
+    results.append(make("p", { class: "soft" }, `answered in ${time(took)}, including the transfer to the server and back`), ...outputs.map(outputShown));
   }, { class: "main" });
   return make("div", {}, inputs.map((input) => input.element), make("p", {}, run), failed, results);
 }
 
-// One input of a model: its fields, and the tensor that they describe.
+// Return the form fields of one input, and a function that returns the tensor of their values.
 function inputFields({ name, datatype, shape }) {
   const layout = pictureLayout(datatype, shape);
   const how = choice([...(layout ? [["picture", "a picture"]] : []), ["random", "random values"], ["zeros", "zeros"], ["ones", "ones"],
     ["text", "values as JSON"], ["file", "a file (.npy, .json)"]], { "aria-label": `Values of ${name}` });
-  // A picture of a free size needs one that the model can work on.
+  // Suggest a size for free dimensions: 224 for the sides of a picture, else 1.
   const guess = (k) => (layout && shape.length - k <= (layout.first ? 2 : 3) ? 224 : 1);
   const sizes = shape.map((n, k) => make("input", { type: "number", min: 0, value: n === -1 ? guess(k) : n, readonly: n !== -1, "aria-label": `Size ${k + 1} of ${name}` }));
   const text = make("textarea", { rows: 3, spellcheck: "false", placeholder: datatype === "BYTES" ? '["a text"]' : "[1, 2, 3]", "aria-label": `Values of ${name} as JSON` });
@@ -79,7 +79,7 @@ function pictureFields(name, datatype) {
     canvas.height = height;
     const pen = canvas.getContext("2d", { willReadFrequently: true });
     pen.imageSmoothingQuality = "high";
-    // Under a picture that lets light through.
+    // White background for transparent pictures.
     pen.fillStyle = "#ffffff";
     pen.fillRect(0, 0, width, height);
     const ratio = fit.value === "cut" ? Math.max(width / found.width, height / found.height) : 0;
@@ -100,7 +100,7 @@ function outputShown({ name, datatype, shape, bytes, values }) {
   const listed = [...values.slice(0, SHOWN)].map((value) => (datatype === "BYTES" ? JSON.stringify(value) : datatype === "BOOL" ? String(value === 1) : number(value)));
   const shown = make("section", { class: "output" }, make("h3", {}, name), make("p", { class: "soft" }, facts.join("; ")),
     make("pre", {}, listed.join(", ") + (values.length > SHOWN ? ", …" : "")));
-  // One row of numbers is often one of scores.
+  // A single row of floats often contains scores.
   if (TYPES[datatype]?.float && values.length > 4 && shape.at(-1) === values.length) shown.append(largestOf(values));
   if (TYPES[datatype]) {
     shown.append(make("button", { type: "button", click: () => {
@@ -152,7 +152,7 @@ function chatForm(name) {
     const text = said.value.trim();
     if (!text) return;
     said.value = "";
-    // A new conversation that begins meanwhile has messages of its own.
+    // Keep this conversation's list: "New conversation" replaces `messages`.
     const conversation = messages;
     conversation.push({ role: "user", content: text });
     const mine = bubble("user", text), place = bubble("assistant", ""), begun = performance.now();
@@ -174,7 +174,7 @@ function chatForm(name) {
         if (part.usage) setText(facts, usageText(part.usage, first - begun, performance.now() - first));
       }
     } catch (error) {
-      // An answer that was stopped is part of the conversation; one that never began is not, and its question can be sent again.
+      // A stopped answer stays in the conversation. If no answer began, remove the question, so that it can be sent again.
       if (!whole) {
         conversation.pop();
         mine.remove();
@@ -205,7 +205,7 @@ function chatForm(name) {
 }
 
 function usageText({ prompt_tokens, completion_tokens, prompt_tokens_details }, first, rest) {
-  const again = prompt_tokens_details?.cached_tokens ? `, ${prompt_tokens_details.cached_tokens} of them kept from before` : "";
+  const again = prompt_tokens_details?.cached_tokens ? `, ${prompt_tokens_details.cached_tokens} of them reused` : "";
   const pace = completion_tokens > 1 && rest > 0 ? `, ${rate(((completion_tokens - 1) / rest) * 1000)} tokens a second` : "";
   return `${prompt_tokens} tokens read${again}; ${completion_tokens} written; first after ${time(first)}${pace}`;
 }
@@ -251,14 +251,14 @@ function speechForm(name) {
     if (blob) player.src = URL.createObjectURL(blob);
   };
   file.addEventListener("change", () => take(file.files[0], file.files[0]?.name));
-  // Browsers give the microphone to pages of this machine and of https only.
+  // Browsers allow recording only on pages of this machine and on https pages.
   const record = doing("Record", failed, async () => {
     if (recorder) {
       recorder.stop();
       return;
     }
-    if (!navigator.mediaDevices) throw new Error("This browser records for pages of https and of its own machine only. Choose a file.");
-    const stream = await navigator.mediaDevices.getUserMedia({ audio: true }).catch(() => { throw new Error("There is no microphone, or the browser does not give it to this page."); });
+    if (!navigator.mediaDevices) throw new Error("This browser allows recording only on https pages and on pages of its own machine. Choose a file.");
+    const stream = await navigator.mediaDevices.getUserMedia({ audio: true }).catch(() => { throw new Error("There is no microphone, or the browser does not allow this page to use it."); });
     const pieces = [];
     recorder = new MediaRecorder(stream);
     recorder.ondataavailable = ({ data }) => pieces.push(data);
@@ -292,7 +292,7 @@ function speechForm(name) {
     make("label", {}, "Language ", language), make("label", {}, english, " into English")), failed, results);
 }
 
-// What the browser recorded, as PCM in WAV with 16 kHz and one channel, which the server always reads.
+// Convert the browser's recording to a WAV file with PCM, 16 kHz and one channel, which every server can read.
 async function toWav(blob) {
   const sound = await new OfflineAudioContext(1, 1, RATE).decodeAudioData(await blob.arrayBuffer());
   const channels = Array.from({ length: sound.numberOfChannels }, (_, k) => sound.getChannelData(k));

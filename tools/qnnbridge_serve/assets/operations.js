@@ -1,4 +1,4 @@
-// The viewer of /openapi.json: each path with what it takes and gives, and a form to send a request.
+// Viewer of /openapi.json: for each path its request, its answers, and a form to send a request.
 
 import { ask, askJson, doing, make, problem, table } from "./common.js";
 
@@ -15,13 +15,13 @@ export async function operations() {
     [...groups].map(([name, all]) => make("section", {}, make("h2", {}, name), all.map((one) => operation(api, one)))));
 }
 
-// What a reference of this document points at.
+// Resolve a $ref of the document.
 const resolved = (api, one) => (one?.$ref ? one.$ref.slice(2).split("/").reduce((place, key) => place[key], api) : one);
 
 function operation(api, one) {
   const details = make("details", { class: "operation" }, make("summary", {},
     make("span", { class: `method ${one.method.toLowerCase()}` }, one.method), make("code", {}, one.path), make("span", { class: "soft" }, one.summary)));
-  // Made when it is opened first: there are dozens.
+  // Create the details when they are first opened, because there are dozens of operations.
   details.addEventListener("toggle", () => { if (details.childElementCount === 1) details.append(body(api, one)); });
   return details;
 }
@@ -40,7 +40,7 @@ function body(api, one) {
   return made;
 }
 
-// The fields of a schema, those of its parts below them.
+// Return a table of a schema's fields, with nested fields below their parent.
 function schemaTable(api, schema) {
   const rows = [];
   const walk = (part, name, required, depth, seen) => {

@@ -1,4 +1,4 @@
-// The page: the token, the tabs, the figures that are read every two seconds, and the form of the chosen model.
+// The page: the token, the tabs, the status (read every two seconds), and the form of the chosen model.
 
 import { $, Failed, ask, askJson, count, doing, hasToken, keepToken, make, problem, postJson, rate, setText, show, size, table, time } from "./common.js";
 import { FORMS } from "./forms.js";
@@ -8,9 +8,9 @@ const EVERY_MS = 2000;
 const TABS = ["models", "host", "metrics", "api"];
 let status = null, timer = null;
 
-// --- where the page is: #models, #models/KIND/NAME, #host, #metrics, #api ---
+// --- addresses within the page: #models, #models/KIND/NAME, #host, #metrics, #api ---
 
-// Two models of different kinds may have the same name.
+// The key contains the kind, because models of different kinds may have the same name.
 const key = ({ kind, name }) => `${encodeURIComponent(kind)}/${encodeURIComponent(name)}`;
 
 function place() {
@@ -49,8 +49,8 @@ $("enter").addEventListener("submit", (event) => {
   event.preventDefault();
   const text = $("token").value.trim();
   $("token").value = "";
-  // Other letters cannot be in a header.
-  if (!/^[\x21-\x7e]+$/.test(text)) { show($("problem"), "A token has letters, digits and signs of ASCII only, and no spaces."); return; }
+  // An HTTP header cannot contain other characters.
+  if (!/^[\x21-\x7e]+$/.test(text)) { show($("problem"), "A token consists of ASCII letters, digits and signs, without spaces."); return; }
   keepToken(text);
   show($("problem"));
   $("enter").hidden = true;
@@ -58,12 +58,12 @@ $("enter").addEventListener("submit", (event) => {
 });
 $("forget").addEventListener("click", () => { keepToken(""); location.reload(); });
 
-// --- what the server says ---
+// --- the server's status ---
 
 async function read() {
   try { await readOnce(); } finally {
     clearTimeout(timer);
-    // A page that nobody sees asks nothing.
+    // Do not query the server while the page is hidden.
     timer = setTimeout(() => { if (document.hidden) document.addEventListener("visibilitychange", read, { once: true }); else read(); }, EVERY_MS);
   }
 }
@@ -109,7 +109,7 @@ function duration(s) {
 
 // --- the models ---
 
-// By key, the row and its cells. A row is changed in place: what is being clicked or read stays.
+// Rows of the table, by the model's key. Rows are updated instead of replaced, so that clicks and selections work.
 const rows = new Map();
 
 function showModels() {
@@ -121,7 +121,7 @@ function showModels() {
     }
     rows.get(key(model)).update(model);
   }
-  // The server was started again with other models.
+  // Remove models that a restarted server no longer has.
   for (const [one, row] of rows) if (!status.models.some((model) => key(model) === one)) { row.element.remove(); rows.delete(one); }
 }
 
@@ -140,7 +140,7 @@ function newRow({ kind, name }) {
     setText(state, model.state.toLowerCase());
     setText(reason, model.reason);
     partsShown(cells.runs, model.parts, placementText);
-    // onnxruntime-genai runs all stages of a language model, and gives no results of them that could be compared.
+    // onnxruntime-genai runs the stages of a language model, so their results cannot be compared with the CPU.
     partsShown(cells.numbers, kind === "language model" ? model.parts.slice(0, 1).map(() => ({})) : model.parts, numbersText);
     setText(cells.calls, `${count(model.calls)}${model.errors ? `, ${count(model.errors)} failed` : ""}${model.running ? `, ${model.running} running` : ""}`);
     partsShown(cells.time, [model], timeText);
@@ -152,7 +152,7 @@ function newRow({ kind, name }) {
   return { element, update };
 }
 
-// One line for each part of a model.
+// Show one line for each part of a model.
 function partsShown(cell, parts, text) {
   const lines = parts.map((part) => ({ name: part.name, ...text(part) })).filter((line) => line.text);
   const now = JSON.stringify(lines);
@@ -171,7 +171,7 @@ function placementText({ placement }) {
 }
 
 function numbersText({ numbers }) {
-  if (!numbers) return { text: "not compared", more: "no stage gives results to compare", title: "onnxruntime-genai runs the stages" };
+  if (!numbers) return { text: "not compared", more: "results of stages are not available", title: "onnxruntime-genai runs the stages" };
   const kind = { agrees: "good", differs: "bad" }[numbers.state];
   const more = ["differs", "unknown"].includes(numbers.state) ? [numbers.reason, numbers.cause].filter(Boolean).join("; ") : "";
   const text = { off: "not compared", unknown: "not known" }[numbers.state] ?? numbers.summary;
@@ -195,9 +195,9 @@ async function showForm() {
   shown = now;
   for (const [one, row] of rows) row.element.classList.toggle("chosen", one === wanted);
   if (!wanted) { panel.replaceChildren(make("p", { class: "soft" }, "Choose a model to try it.")); return; }
-  if (!model) { panel.replaceChildren(make("p", { class: "problem" }, "There is no such model here.")); return; }
+  if (!model) { panel.replaceChildren(make("p", { class: "problem" }, "This server has no such model.")); return; }
   const title = make("h2", {}, model.name);
-  if (!ready) { panel.replaceChildren(title, make("p", { class: "soft" }, "It can be tried when it is loaded.")); return; }
+  if (!ready) { panel.replaceChildren(title, make("p", { class: "soft" }, "You can try this model when it is loaded.")); return; }
   try {
     const form = await FORMS[model.kind](model.name);
     if (shown === now) { panel.replaceChildren(title, form); panel.scrollIntoView({ block: "nearest" }); }
@@ -226,7 +226,7 @@ function showHost() {
 const times = (n) => (n === 1 ? "once" : n ? `${n} times` : "never");
 function hostFacts(host) {
   return [["host", host.running ? "running, this server's own" : "not running"],
-    ["history", `started ${times(host.starts)}, crashed ${times(host.crashes)}, replaced in good order ${times(host.planned_restarts)}`],
+    ["history", `started ${times(host.starts)}, crashed ${times(host.crashes)}, replaced as planned ${times(host.planned_restarts)}`],
     ...(host.last_crash ? [["last crash", host.last_crash]] : [])];
 }
 

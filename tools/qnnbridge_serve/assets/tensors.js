@@ -1,7 +1,7 @@
-// Tensors of the Open Inference Protocol: made up, from files and pictures, into requests, out of answers.
+// Tensors of the Open Inference Protocol: create them from generated values, files and pictures; write requests; read answers.
 
 const float = (exponent, mantissa) => ({ bytes: 2, array: Uint16Array, exponent, mantissa, float: true });
-// Bytes of an element, the array that has its values, numpy's name of the type in a .npy file.
+// For each datatype: bytes of an element, the array type for its values, and numpy's name of the type in a .npy file.
 export const TYPES = {
   BOOL: { bytes: 1, array: Uint8Array, npy: "|b1" },
   UINT8: { bytes: 1, array: Uint8Array, npy: "|u1" }, INT8: { bytes: 1, array: Int8Array, npy: "|i1" },
@@ -11,7 +11,7 @@ export const TYPES = {
   FP16: { ...float(5, 10), npy: "<f2" }, BF16: { ...float(8, 7), npy: "<V2" },
   FP32: { bytes: 4, array: Float32Array, npy: "<f4", float: true }, FP64: { bytes: 8, array: Float64Array, npy: "<f8", float: true },
 };
-// A page that makes more would stop for seconds; programs are made for it.
+// Maximum number of elements: with more, the page would not respond for seconds.
 const MOST = 2 ** 26;
 
 export const elements = (shape) => shape.reduce((product, n) => product * n, 1);
@@ -23,7 +23,7 @@ function checkSize(shape) {
 
 // --- 16-bit floats ---
 
-// The bits of the nearest 16-bit float; a tie goes to the even one. `number` has 64 bits: it is rounded only once.
+// Return the bits of the nearest 16-bit float; a tie rounds to even. `number` has 64 bits, so it is rounded only once.
 export function toBits(number, { exponent, mantissa }) {
   const bias = 2 ** (exponent - 1) - 1, sign = number < 0 || Object.is(number, -0) ? 0x8000 : 0, most = (2 ** exponent - 1) << mantissa;
   if (Number.isNaN(number)) return most | (1 << (mantissa - 1));
@@ -31,12 +31,12 @@ export function toBits(number, { exponent, mantissa }) {
   if (value === 0) return sign;
   if (value === Infinity) return sign | most;
   let power = Math.max(Math.floor(Math.log2(value)), 1 - bias);
-  // log2 is off by one next to a power of two.
+  // Next to a power of two, the rounded log2 can be wrong by one.
   if (2 ** power > value && power > 1 - bias) power--;
   else if (2 ** (power + 1) <= value) power++;
   const scaled = value / 2 ** (power - mantissa), whole = Math.floor(scaled), rest = scaled - whole;
   const rounded = whole + (rest > 0.5 || (rest === 0.5 && whole % 2) ? 1 : 0);
-  // A mantissa that is rounded up to the next power of two carries into the exponent; so do numbers below the normal ones.
+  // A mantissa rounded up to the next power of two carries into the exponent, also for subnormal numbers.
   return sign | Math.min(((power + bias - 1) << mantissa) + rounded, most);
 }
 
@@ -51,7 +51,7 @@ export function fromBits(bits, { exponent, mantissa }) {
 
 const bytesOf = (array) => new Uint8Array(array.buffer, array.byteOffset, array.byteLength);
 
-// numbers: a function of the index.
+// number: returns the value at an index.
 function filled(datatype, shape, number) {
   checkSize(shape);
   const kind = TYPES[datatype], array = new kind.array(elements(shape));
@@ -70,15 +70,15 @@ export function madeUp(datatype, shape, how) {
     return { datatype, shape, text: JSON.stringify(texts) };
   }
   const { bytes, float } = TYPES[datatype];
-  // Masks and indices are the most frequent integers, and 0 and 1 are valid in both.
+  // Most integer inputs are masks or indices; 0 and 1 are valid for both.
   const random = float ? Math.random : bytes === 1 && datatype !== "BOOL" ? () => Math.floor(Math.random() * 128) : () => Math.floor(Math.random() * 2);
   return filled(datatype, shape, how === "random" ? random : () => (how === "ones" ? 1 : 0));
 }
 
-// text: numbers or texts as JSON, nested or flat. The text itself is sent, so that no 64-bit integer is rounded here.
+// text: JSON with numbers or strings, nested or flat. The text is sent unchanged, so that 64-bit integers are not rounded.
 export function fromText(datatype, shape, text) {
   let found;
-  // JSON has neither NaN nor Infinity; the server reads them.
+  // JSON has neither NaN nor Infinity, but the server accepts them.
   const plain = datatype === "BYTES" ? text : text.replace(/\bNaN\b|-?\bInfinity\b/g, "0");
   try { found = JSON.parse(plain); } catch (error) { throw new Error(`This is not JSON: ${error.message}`); }
   if (!Array.isArray(found)) { found = [found]; text = `[${text}]`; }
@@ -88,8 +88,8 @@ export function fromText(datatype, shape, text) {
   checkSize(shape);
   if (TYPES[datatype]?.exponent === undefined) return { datatype, shape, text };
   const words = JSON.parse(text.replace(/\bNaN\b|-?\bInfinity\b/g, '"$&"')).flat(Infinity);
-  if (words.length !== elements(shape)) throw new Error(`The shape [${shape}] has ${elements(shape)} elements, and the text ${words.length}.`);
-  if (words.some((word) => typeof word !== "number" && !["NaN", "Infinity", "-Infinity"].includes(word))) throw new Error(`${datatype} takes numbers only.`);
+  if (words.length !== elements(shape)) throw new Error(`The shape [${shape}] has ${elements(shape)} elements, but the text has ${words.length}.`);
+  if (words.some((word) => typeof word !== "number" && !["NaN", "Infinity", "-Infinity"].includes(word))) throw new Error(`${datatype} accepts numbers only.`);
   return filled(datatype, shape, (k) => Number(words[k]));
 }
 
@@ -107,22 +107,22 @@ export function fromNpy(datatype, file, name = "The file") {
   const head = new TextDecoder().decode(file.subarray(begin, end));
   const descr = /'descr':\s*'([^']+)'/.exec(head)?.[1], fortran = /'fortran_order':\s*(True|False)/.exec(head)?.[1];
   const sizes = /'shape':\s*\(([^)]*)\)/.exec(head)?.[1];
-  if (descr === undefined || fortran === undefined || sizes === undefined) throw new Error(`${name} holds records or objects, which no model takes.`);
+  if (descr === undefined || fortran === undefined || sizes === undefined) throw new Error(`${name} contains records or objects, which no model accepts.`);
   const shape = sizes.split(",").map((text) => text.trim()).filter(Boolean).map(Number);
   const kind = TYPES[datatype];
-  if (kind === undefined) throw new Error("Texts are read from a .json file.");
-  if (descr.slice(1) !== kind.npy.slice(1)) throw new Error(`${name} holds ${descr}, and the model takes ${datatype} (${kind.npy}). Convert it with numpy's astype.`);
+  if (kind === undefined) throw new Error("Give strings in a .json file.");
+  if (descr.slice(1) !== kind.npy.slice(1)) throw new Error(`${name} contains ${descr}, but the model needs ${datatype} (${kind.npy}). Convert the array with numpy's astype.`);
   if (fortran === "True" && shape.length > 1) throw new Error(`${name} is stored column by column. Save numpy.ascontiguousarray(x).`);
   checkSize(shape);
   const bytes = file.slice(end);
-  if (bytes.length !== elements(shape) * kind.bytes) throw new Error(`${name} is cut off: [${shape}] has ${elements(shape) * kind.bytes} bytes, and the file ${bytes.length}.`);
+  if (bytes.length !== elements(shape) * kind.bytes) throw new Error(`${name} is truncated: [${shape}] has ${elements(shape) * kind.bytes} bytes, but the file has ${bytes.length}.`);
   if (descr[0] === ">") for (let k = 0; k < bytes.length; k += kind.bytes) bytes.subarray(k, k + kind.bytes).reverse();
   return { datatype, shape, bytes };
 }
 
 // --- pictures ---
 
-// Where the picture lies in an input of this shape; null if the input takes none. -1 is a free size.
+// Return the layout of a picture in an input of this shape; null if the input does not accept pictures. -1 is a free size.
 export function pictureLayout(datatype, shape) {
   if (!(TYPES[datatype]?.float || ["UINT8", "INT8"].includes(datatype)) || shape.length < 3 || shape.length > 4) return null;
   const [a, , b] = shape.slice(-3), side = (n) => n === -1 || n >= 8;
@@ -133,7 +133,7 @@ export function pictureLayout(datatype, shape) {
 }
 
 const MEAN = [0.485, 0.456, 0.406], SPREAD = [0.229, 0.224, 0.225];
-// What becomes of a channel's value from 0 to 255.
+// Conversions of a channel's value from 0 to 255: label and function.
 export const SCALES = {
   unit: ["0 to 1", (v) => v / 255],
   signed: ["-1 to 1", (v) => v / 127.5 - 1],
@@ -142,7 +142,7 @@ export const SCALES = {
   shifted: ["-128 to 127", (v) => v - 128],
 };
 
-// rgba: of width times height pixels. Several pictures in a batch are all the same one.
+// rgba: width times height pixels. A batch contains the same picture several times.
 export function fromPixels(datatype, shape, { first, channels }, rgba, scale) {
   const [height, width] = first ? shape.slice(-2) : shape.slice(-3, -1), area = width * height, one = area * channels;
   const change = SCALES[scale][1], whole = !TYPES[datatype].float;
@@ -156,7 +156,7 @@ export function fromPixels(datatype, shape, { first, channels }, rgba, scale) {
 
 // --- requests and answers ---
 
-// inputs: tensors with a name. Returns the body and the size of its JSON part.
+// Return the body of a request and the size of its JSON part. inputs: tensors with names.
 export function requestOf(inputs) {
   const heads = inputs.map(({ name, datatype, shape, bytes, text }) => {
     const front = JSON.stringify({ name, datatype, shape }).slice(0, -1);
@@ -166,7 +166,7 @@ export function requestOf(inputs) {
   return { body: new Blob([head, ...inputs.flatMap(({ bytes }) => (bytes ? [bytes] : []))]), size: head.length };
 }
 
-// The outputs of an answer: { name, datatype, shape, bytes, values }.
+// Return the outputs of an answer: { name, datatype, shape, bytes, values }.
 export function answerOf(buffer, size) {
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 0, size)));
   let at = size;
@@ -191,7 +191,7 @@ function valuesOf(datatype, bytes) {
   return kind.exponent ? Float32Array.from(values, (bits) => fromBits(bits, kind)) : values;
 }
 
-// A file that numpy.load reads. A 16-bit brain float has no type there: its bytes are kept.
+// Return a file for numpy.load. numpy has no type for BF16, so its bytes are kept.
 export function toNpy({ datatype, shape, bytes }) {
   const head = `{'descr': '${TYPES[datatype].npy}', 'fortran_order': False, 'shape': (${shape.map((n) => `${n},`).join(" ")}), }`;
   const padded = head.padEnd(Math.ceil((head.length + 11) / 64) * 64 - 11) + "\n";

@@ -70,10 +70,11 @@ class Timing:
 
 
 def timed(call: Callable[[], Any]) -> Batch:
-    """Return a batch of plain calls in this process."""
+    """Return a function that times calls of `call` in this process."""
 
     def batch(count: int) -> Sequence[int]:
-        # Use the loop of `qnnbridge_host.direct`, so that both sides include the same overhead of the clock.
+        # Use the loop of `qnnbridge_host.direct`, so that times with and without the bridge include the same
+        # clock overhead.
         clock = time.perf_counter_ns
         times = [0] * count
         for number in range(count):
@@ -206,8 +207,8 @@ class DirectProcess:
             stdout=subprocess.PIPE,
             # A full pipe that nobody reads would block the process.
             stderr=subprocess.DEVNULL,
-            # Use the environment of a host, so that ONNX Runtime and its libraries see the same variables on both
-            # sides.
+            # Use the environment of a host, so that ONNX Runtime gets the same variables with and without the
+            # bridge.
             env=host_environment(),
         )
 
@@ -378,7 +379,7 @@ class Rig:
         self._feeds += 1
         file = self._folder / f"feed{self._feeds}.npz"
         _save(file, subject.feed)
-        # Use the bridge's spec, so that both sides have the same options and providers.
+        # Use the bridge's spec, so that the session without the bridge has the same options and providers.
         direct, crc = self.direct.open(specification(shared), file)
         feed = dict(subject.feed)
         calls: dict[str, Callable[[], Any]] = {
@@ -411,7 +412,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
 
     options = SessionOptions()
     if subject.threads:
-        # Use one thread on both sides; otherwise the measurement would include a thread pool.
+        # Use one thread with and without the bridge; otherwise the measurement would include a thread pool.
         options.intra_op_num_threads = subject.threads
         options.inter_op_num_threads = 1
     # Log only errors, because the measurement would include the printing of warnings.

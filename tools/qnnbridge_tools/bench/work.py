@@ -72,7 +72,7 @@ def users_own(
     seed: int,
     loaded: Sequence[Feed] = (),
 ) -> Subject:
-    """Return the user's model with the given inputs, and made-up ones for the rest."""
+    """Return the user's model with the given inputs, and generated values for all other inputs."""
     # threads=0 selects ONNX Runtime's default, as in the model's own application.
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:

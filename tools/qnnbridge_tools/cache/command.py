@@ -121,7 +121,7 @@ def clear(
 
 
 def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
-    """Return the cache of this environment, or the part that belongs to `keys`."""
+    """Return this environment's cache and its contents; with `keys` only the matching contents."""
     from qnnbridge_host.cache.store import Store
     from qnnbridge_protocol.settings import cache_settings
     from qnnbridge_tools.cache import entries

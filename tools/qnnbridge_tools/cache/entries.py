@@ -68,9 +68,9 @@ class CacheFacts:
     total_bytes: int
 
     def matching(self, text: str) -> CacheFacts:
-        """Return the part that belongs to a key (or its beginning) or to a model's name.
+        """Return the contents that match a key, the beginning of a key, or a model's name.
 
-        Raise `OptionError` if empty.
+        Raise `OptionError` if nothing matches.
         """
         found = dataclasses.replace(
             self,
@@ -106,7 +106,7 @@ def gather(settings: CacheSettings) -> CacheFacts:
 
 
 def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
-    """Return the parts that belong to any of the texts. Raise `OptionError` for a text without a match."""
+    """Return the contents that match any of the texts. Raise `OptionError` for a text without a match."""
     # Select by key, because an entry, its copies set aside and the note about it have one key.
     keys = {key for text in texts for key in facts.matching(text).keys}
     return dataclasses.replace(
@@ -159,7 +159,7 @@ def _size(folder: Path) -> int:
 
 
 def _is_meant(text: str, key: str, label: str) -> bool:
-    # An empty text would be the beginning of every key.
+    # An empty string would match every key.
     return bool(text) and (key.startswith(text) or label == text)
 
 
@@ -212,7 +212,7 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
     except NotOurs as error:
         return Verified(entry, "bad", f"{error.filename}: {error.strerror}")
     except OSError:
-        held = None  # A read-only folder does not change.
+        held = None  # A read-only folder allows no lock, but its entries do not change.
     try:
         # Read everything: a session trusts files that have not changed since their last check.
         found = store.find(entry.key, fresh=True)
@@ -227,15 +227,15 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
 def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | None) -> Removed:
     """Remove everything that is not needed.
 
-    That is leftovers, entries set aside, hashes of missing files, entries not used for `unused_s`, and the least
-    recently used entries until the size limit is met.
+    Remove leftovers of killed compilers, entries set aside, hashes of missing files, entries not used for
+    `unused_s` seconds, and the least recently used entries until the size limit is met.
     """
     if not is_there(store):
         return Removed(())
     # Eviction takes locks, whose folder may be missing.
     store.prepare()
     before = total_bytes(store)
-    # Remove worthless files first: each byte of them saves an entry.
+    # Remove unusable files first, so that fewer usable entries must be removed to meet the size limit.
     leftovers = store.sweep()
     HashMemo(store.folder).forget_gone()
     set_aside = _drop_bad(facts)
@@ -266,8 +266,8 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(note.key) for note in facts.left_alone)
     verdicts = Verdicts(store.root)
-    # Verdicts outlive their entries, and exist for models without an entry: with `everything` the whole folder is
-    # cleared.
+    # Results of comparisons with the CPU are kept after their entries are evicted, and exist for models without
+    # an entry: with `everything` the whole folder is cleared.
     for entry in facts.entries:
         verdicts.remove(entry.key)
     leftovers = store.sweep() if everything else 0
@@ -303,7 +303,7 @@ def is_there(store: Store) -> bool:
 
 
 def _drop_bad(facts: CacheFacts) -> int:
-    """Remove the entries set aside; return the number of removed ones."""
+    """Remove the entries set aside; return the number of removed entries."""
     for bad in facts.set_aside:
         remove_tree(bad.folder)
     # Check the folders afterwards, because Windows does not remove open files.
@@ -389,7 +389,7 @@ def print_removed(removed: Removed) -> None:
         print(f"Kept {_title(entry.label, entry.key)}: a process uses it.")
     others = [
         (removed.set_aside, "set aside"),
-        (removed.left_alone, "noted as left alone"),
+        (removed.left_alone, "noted as skipped"),
         (removed.leftovers, "left by killed compilers"),
     ]
     for count, what in others:

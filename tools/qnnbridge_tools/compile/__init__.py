@@ -1,1 +1,1 @@
-"""`qnnbridge compile`."""
+"""`qnnbridge compile`: `compiling` performs the command, `matrix` compiles many models for many chips."""

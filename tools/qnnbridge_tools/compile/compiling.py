@@ -1,4 +1,6 @@
-"""The work of `qnnbridge compile`: one model, a bundle with shared weights, or a matrix; and `--adopt`."""
+"""The work of `qnnbridge compile`: compile one model, a bundle with shared weights, or a matrix of models and
+chips. `--adopt` writes missing manifests.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +40,11 @@ def default_output(request: CompileRequest) -> str:
     if len(request.models) == 1 and len(request.soc_models) < 2:
         model = request.models[0]
         return str(model.with_name(f"{model.stem}_ctx.onnx"))
-    raise OptionError("--shape and --constant need --output for several results.", fix="Give --output a folder.")
+    raise OptionError("With --shape or --constant, several results need --output.", fix="Give --output a folder.")
 
 
 def perform(request: CompileRequest) -> bool:
-    """Compile and print the results. Return whether a part of a matrix failed."""
+    """Compile and print the results. Return whether a compilation of a matrix failed."""
     options = _options(request)
     # Check before a host is started, e.g. that no model is already compiled and no two results have the same path.
     _refuse_early(request, options)
@@ -66,7 +68,7 @@ def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
     for model in request.models:
         refuse_compiled(model, "qnnbridge compile")
     if len(request.models) == 1:
-        # Only the names and paths are planned, which need no host.
+        # Planning determines only names and paths, which needs no host.
         without_host = {name: value for name, value in options.items() if name != "host"}
         plan(request.models, request.soc_models, request.output, _variants(request), **without_host)
 
@@ -92,7 +94,9 @@ def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
     from qnnbridge_tools.compile.matrix import compile_bundle
 
     if request.buckets:
-        raise OptionError("A bundle with shared weights has one size of each model.", fix="Omit --bucket.")
+        raise OptionError(
+            "A bundle contains each model in one size, but --bucket defines several sizes.", fix="Omit --bucket."
+        )
     if request.scheduler is not None:
         raise OptionError("A bundle with shared weights is a single job.", fix="Omit --scheduler.")
     if len(request.soc_models) > 1:
@@ -122,8 +126,8 @@ def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
 def _matrix(request: CompileRequest, options: dict[str, Any]) -> bool:
     from qnnbridge_tools.compile.matrix import plan
 
-    # `host` is not an option of a job, because a job can be pickled, and a cluster's jobs run in the workers'
-    # hosts.
+    # Remove `host`, which is not an option of a job: a job must be picklable, and a cluster's jobs run in the
+    # workers' hosts.
     host = options.pop("host", None)
     cells = plan(request.models, request.soc_models, request.output, _variants(request), **options)
     with ShownStages(f"{len(cells)} models", counted=len(cells)) as stages, ticking(stages):
@@ -156,7 +160,7 @@ def _run(request: CompileRequest, cells: list[Cell], stages: ShownStages, host: 
 
 def _options(request: CompileRequest) -> dict[str, Any]:
     """Return the options that every kind of compilation uses."""
-    # ONNX Runtime fixes free dimensions by name; a size by axis needs a copy of the model.
+    # ONNX Runtime fixes free dimensions by name only; fixing an axis requires a changed copy of the model.
     if request.sizes.dims.by_axis:
         raise OptionError(
             "For compiling, free dimensions can be fixed by their names only.",
@@ -173,7 +177,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     if request.inputs:
         if len(request.models) > 1 or request.buckets:
             raise OptionError(
-                "--input is for one model of one size.",
+                "--input provides values for a single model of a single size, but several are to be compiled.",
                 fix="Compile the models or sizes one by one, each with its own --input.",
             )
         arguments.refuse_together("--input", {"--no-validate": not request.validate})
@@ -219,7 +223,7 @@ def _refuse_unknown_dimensions(request: CompileRequest) -> None:
     from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
-    if not any(scan.is_compiled for scan in scans):  # Compiled models cause another error later.
+    if not any(scan.is_compiled for scan in scans):  # Compiled models raise their own error later.
         arguments.refuse_unknown(scans, dimensions)
 
 
@@ -327,7 +331,7 @@ def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:
         return
     for model, one in zip(models, made, strict=True):
         names = ", ".join(record.name for record in one.files)
-        print(output.visible(f"{manifest_path(model)}: {names}, in their present state."))
+        print(output.visible(f"{manifest_path(model)}: records the present state of {names}."))
 
 
 def adopt_one(model: Path, beside: Sequence[str]) -> CompiledManifest:

@@ -60,12 +60,12 @@ class SizeVariant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Cell:
-    """One job of a matrix.
+    """One job of a matrix: a model, a chip and a combination of sizes.
 
     Args:
         job: the job.
         place: destination of its result.
-        variant: its sizes as text, if there are several.
+        variant: the sizes as text, if several combinations are compiled.
     """
 
     job: CompileJob
@@ -84,16 +84,16 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CellOutcome:
-    """Outcome of a cell.
+    """Outcome of a job of the matrix.
 
     Args:
         model: label of the model.
         soc_model: the chip.
         path: path of the result.
         state: done, skipped or failed.
-        result: result of a cell that is done.
-        error: error of a failed cell.
-        reason: why a cell was skipped.
+        result: result of a job that is done.
+        error: error of a failed job.
+        reason: why the job was skipped.
         seconds: duration.
     """
 
@@ -188,7 +188,8 @@ class CompileGroup:
         """Call `perform_jobs` as a member of the group. Raise `Closed` if the group was ended."""
 
         def began(running: Running) -> None:
-            # Keep the lock, because otherwise a compilation that starts while the group ends would not be stopped.
+            # Check and add under the lock, because otherwise a compilation that starts while the group ends
+            # would not be stopped.
             with self._lock:
                 if self._ended:
                     raise Closed("The work was interrupted.")
@@ -197,7 +198,7 @@ class CompileGroup:
         return perform_jobs((job,), on_begin=began, **options)
 
     def end(self) -> None:
-        """Interrupt all compilations and prevent new ones."""
+        """Interrupt all compilations and prevent new compilations."""
         with self._lock:
             self._ended = True
             running = list(self._running)
@@ -228,10 +229,10 @@ def run_here(
                 timeout_s=timeout_s,
                 overwrite=overwrite,
                 host=host,
-                # Check for an existing result, unless it is replaced anyway.
+                # Check for an existing result, unless --overwrite replaces it anyway.
                 resume=not overwrite,
             )
-        # A BridgeError is about the cell; any other exception is a bug and ends the matrix.
+        # A BridgeError fails only this job; any other exception is a bug and ends the matrix.
         except BridgeError as error:
             return CellOutcome.of(cell, "failed", begun, error=error)
         if done.skipped is not None:
@@ -243,7 +244,7 @@ def run_here(
             futures = {executor.submit(work, cell): number for number, cell in enumerate(cells)}
             return collect(futures, on_outcome)
         except BaseException:
-            # After Ctrl+C do not wait for running jobs, and do not start waiting ones.
+            # After Ctrl+C do not wait for running jobs, and do not start waiting jobs.
             executor.shutdown(wait=False, cancel_futures=True)
             # Leaving the block waits for its threads, which end only when their hosts do.
             group.end()
@@ -253,7 +254,7 @@ def run_here(
 def collect(
     futures: Mapping[concurrent.futures.Future[CellOutcome], int], on_outcome: OnOutcome | None
 ) -> list[CellOutcome]:
-    """Return the outcomes in the order of their numbers; report each one when it is complete."""
+    """Return the outcomes, sorted by the numbers in `futures`; report each outcome when it is complete."""
     found: dict[int, CellOutcome] = {}
     for future in concurrent.futures.as_completed(futures):
         outcome = found[futures[future]] = future.result()
@@ -276,9 +277,9 @@ def compile_bundle(
 ) -> tuple[CompileResult, ...]:
     """Compile `models` with shared weights into one folder: one context binary, and a manifest of each model.
 
-    The models are compiled in one process, one after the other; QNN writes the binary with the last one. It is
-    named after the first model and belongs to all of them, so it must not be deleted with one of them. The inputs
-    and outputs, or the graph names, must distinguish the models.
+    The models are compiled in one process, one after the other; QNN writes the binary with the last model. The
+    binary is named after the first model and belongs to all models, so it must not be deleted together with one
+    model. The inputs and outputs, or the graph names, must distinguish the models.
 
     Args:
         options: options of `qnnbridge.compile`.
@@ -406,7 +407,7 @@ def run_on(
         python: interpreter of the workers' hosts.
     """
     there = any(os.path.exists(cell.place.path) for cell in cells)
-    # The versions are needed only to check existing results, and cost a start of a host.
+    # Query the versions only to check existing results, because the query starts a host.
     versions = executor.submit(versions_of, python).result() if there and not overwrite else {}
     begun = time.monotonic()
     outcomes: dict[int, CellOutcome] = {}
@@ -461,7 +462,7 @@ def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
             (result,) = perform_jobs(
                 (job,), validate=remote.validate, timeout_s=remote.timeout_s, host=host
             ).results
-            # Paths of this worker mean nothing to the sender, so names and contents are returned.
+            # Return names and contents of the files, because the sender cannot access paths of this worker.
             contents = {}
             for path in filter(None, (result.path, result.blob, result.manifest)):
                 with open(path, "rb") as file:
@@ -507,7 +508,7 @@ def _receive(
             cause="The scheduler ended, or the network failed.",
             fix="Start the scheduler and its workers again and repeat the command; finished results are kept.",
         ) from None
-    except Exception as error:  # noqa: BLE001 - a cluster has errors of its own, and a worker may die
+    except Exception as error:  # noqa: BLE001 - Dask raises its own errors, and a worker may crash
         raise CompileFailed(
             f"The worker did not finish {cell.label}.",
             cause=f"{type(error).__name__}: {error}",
@@ -553,7 +554,7 @@ def _rename(folder: str, made: str, wanted: str, blob: str | None) -> None:
     path = os.path.join(folder, made)
     manifest = read_manifest(path)
     os.rename(path, os.path.join(folder, wanted))
-    # A manifest contains the name of its model, so the old one is no longer valid.
+    # A manifest contains the name of its model, so the old manifest is no longer valid.
     os.unlink(manifest_path(path))
     if manifest is not None:
         write_manifest(

@@ -135,7 +135,7 @@ def compute(*, host_python: str | None = None, timeout_s: float | None = None) -
     qnn_error: ProviderUnavailable | None = None
     begun = time.perf_counter()
     with model_file() as model, Host(python=host_python) as host:
-        info = host.info  # Waits until ONNX Runtime is loaded, which would otherwise count as loading the model.
+        info = host.info  # Wait until ONNX Runtime is loaded, which would otherwise count as loading the model.
         ready_s = time.perf_counter() - begun
         try:
             qnn = _ask("QNNExecutionProvider", model, asked, host, timeout_s)

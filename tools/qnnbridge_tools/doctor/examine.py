@@ -429,7 +429,7 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
     if found.code in _BY_KNOWN_RELEASES and _is_unknown_and_whole(facts):
         if worked:
             return None
-        note = "This release is not in the version table: it may differ from earlier ones, and work."
+        note = "This release is not in the version table: it may differ from earlier releases, and work."
         found = dataclasses.replace(found, notes=(*found.notes, note))
         # Without a probe it is unknown whether the release works, so the finding must not block.
         if probe is None or probe.skipped:
@@ -587,7 +587,7 @@ def _clear_quarantine(_found: Finding) -> str:
     # Read the quarantined models before clearing the quarantine, because the message contains their names.
     accounts = quarantine.accounts()
     quarantine.clear()
-    return f"let {len(accounts)} models out of quarantine: {', '.join(account.model for account in accounts)}"
+    return f"removed {len(accounts)} models from quarantine: {', '.join(account.model for account in accounts)}"
 
 
 def _prune_cache(_found: Finding) -> str:
@@ -612,7 +612,7 @@ def _run_command(*arguments: str) -> str:
     # Run qnnbridge as a module, because the script `qnnbridge` need not be on the PATH.
     command = [sys.executable, "-m", "qnnbridge_tools", *arguments]
     code = subprocess.run(command, check=False).returncode
-    return f"ran qnnbridge {' '.join(arguments)}: " + ("done" if code == 0 else f"it ended with {code}")
+    return f"ran qnnbridge {' '.join(arguments)}: " + ("done" if code == 0 else f"ended with exit code {code}")
 
 
 FIXES: Final = (

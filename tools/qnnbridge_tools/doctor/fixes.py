@@ -242,7 +242,7 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
     release = release_of(facts, version)
     try:
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
-    except ValueError:  # an unusual version: pip uses the package's metadata
+    except ValueError:  # the version cannot be parsed: let pip use the package's metadata
         bounds = ""
     # Keep a bound from the metadata or from a known fault, which is narrower.
     if only_tried and not bounds.startswith("==") and "<" not in bounds:

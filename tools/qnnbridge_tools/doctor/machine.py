@@ -223,7 +223,7 @@ _APP_ALIAS_TAG: Final = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 
 
 class RealMachine:
-    """This computer; see `Machine`. For one thread."""
+    """This computer, as a `Machine`. Not thread-safe."""
 
     def __init__(self) -> None:
         from qnnbridge_os.processes import native_machine
@@ -314,7 +314,7 @@ class RealMachine:
 
     def cache(self, folder: str) -> CacheContents:
         if not os.path.isdir(folder):
-            return CacheContents()  # without importing the modules below
+            return CacheContents()  # return before importing the modules below
         from pathlib import Path
 
         from qnnbridge_host.cache.store import Store, total_bytes
@@ -533,7 +533,7 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
 # Windows libraries contain a version resource. QNN's Linux libraries contain their build id as text,
 # v2.51.0.2609..., anywhere in the file; searching it takes 0.1 s for the largest library.
 
-_RESOURCES: Final = 2  # index of the directory
+_RESOURCES: Final = 2  # index of the resource directory
 _VERSION_RESOURCE: Final = 16  # RT_VERSION
 _SUBDIRECTORY: Final = 0x80000000
 _MAX_RESOURCE_BYTES: Final = 1 << 20

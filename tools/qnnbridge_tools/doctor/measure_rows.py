@@ -133,7 +133,7 @@ def _say(line: dict[str, Any]) -> None:
 
 
 class _Measuring:
-    """One pass over the rows. target: the file of results."""
+    """One measurement of the rows. target: file for the results."""
 
     def __init__(self, request: NumbersRequest, target: Path) -> None:
         self._request = request

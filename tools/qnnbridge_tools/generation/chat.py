@@ -187,7 +187,7 @@ class SpokenAnswer:
         seen = 0
         while not self._stopping.is_set():
             piece = next(stream, None)
-            # A piece of text may need several tokens: the text of a token may be known only with the next one.
+            # Count tokens instead of pieces: a piece of text may consist of several tokens.
             if len(stream.tokens) > seen:
                 self._pace.token(len(stream.tokens) - seen)
                 seen = len(stream.tokens)
@@ -196,7 +196,8 @@ class SpokenAnswer:
             self.text += piece
             self.pieces.put(piece)
         if stream.finish_reason is None:
-            # The host has not reported how the answer ended: stop it, and it reports this with the next piece.
+            # The answer has not ended: cancel it, and read once more to receive its finish reason and
+            # statistics.
             stream.cancel()
             next(stream, None)
         self.done = Answered(
@@ -303,7 +304,7 @@ class Chat:
                 if not stopped:
                     self._write(visible_lines(piece))
             except queue.Empty:
-                if answer.ended:  # Ctrl+C has swallowed the end marker.
+                if answer.ended:  # Ctrl+C interrupted the read and lost the end marker.
                     return stopped
             except KeyboardInterrupt:
                 stopped = True

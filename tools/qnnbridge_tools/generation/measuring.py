@@ -1,7 +1,8 @@
 """`qnnbridge bench --llm`: measure time to the first token and tokens per second, with and without the bridge.
 
 Without the bridge, onnxruntime_genai runs in a separate process of the host's interpreter (`in_process`) and
-computes the same prompt with the same greedy search. Both take turns, so load on the machine affects both.
+computes the same prompt with the same greedy search. The two variants take turns, so load on the machine
+affects both.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class BenchLength:
 
     Args:
         prompt, tokens: number of tokens of the prompt and of the answer.
-        rounds: number of answers each way.
+        rounds: number of answers with the bridge, and without it.
     """
 
     prompt: int
@@ -78,12 +79,12 @@ THOROUGH: Final = BenchLength(64, 128, 5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paces:
-    """Speed of one way, by round.
+    """Speed with the bridge or without it, by round.
 
     Args:
         first_s: seconds to the first token; ``None`` for an answer without tokens.
         per_s: tokens per second after the first; ``None`` for an answer with fewer than two tokens.
-        same: its tokens are those of the bridge.
+        same: whether the tokens equal those of the bridge.
     """
 
     first_s: tuple[float | None, ...]
@@ -98,7 +99,7 @@ class MeasuredPaces:
     Args:
         info: information about the model.
         effort: the measured size.
-        ways: results by way.
+        ways: results with and without the bridge, by name.
         load_s: seconds to load the model.
         without: why there are no figures without the bridge.
     """
@@ -128,9 +129,10 @@ def perform(
         prompt, tokens = _fitting(model, effort)
         ways: dict[str, list[Any]] = {BRIDGE: [], DIRECT: []}
         problem: str | None = None
-        # The process loads the model with its first question, so in the round that is not counted.
+        # The process without the bridge loads the model with its first question, which is in the uncounted
+        # first round.
         with DirectProcess(find_host(host_python).path, str(Path(__file__).with_name("in_process.py"))) as direct:
-            for number in range(effort.rounds + 1):  # The first round warms up.
+            for number in range(effort.rounds + 1):  # The first round is a warm-up.
                 say(f"round {number} of {effort.rounds}")
                 ways[BRIDGE].append(_answer(model, prompt, tokens))
                 if problem is None:
@@ -166,7 +168,8 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
     try:
         generator.append_tokens(prompt)
         while not generator.is_done() and len(made) < tokens:
-            # Use greedy search in both ways, because sampling would choose different tokens in each round.
+            # Use greedy search with and without the bridge, because sampling would choose different tokens in
+            # each round.
             generator.generate_next_token()
             pace.token()
             made.append(int(generator.get_next_tokens()[0]))
@@ -176,7 +179,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
 
 
 def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace, list[int]], str | None]:
-    """Query the process. Return its answer, and the reason if it has no figures."""
+    """Query the process without the bridge. Return its answer, and the reason if the answer has no figures."""
     try:
         result = direct.ask(question)
     except BridgeError as error:
@@ -227,7 +230,7 @@ def print_measured(measured: MeasuredPaces) -> None:
 def notes(measured: MeasuredPaces) -> list[str]:
     said = []
     if measured.without is not None:
-        said.append(f"there are no figures without the bridge: {measured.without}.")
+        said.append(f"the model could not be measured without the bridge: {measured.without}.")
     elif not measured.ways[DIRECT].same:
         said.append("onnxruntime_genai in one process returned other tokens; docs/genai.md explains its errors.")
     return said

@@ -31,7 +31,7 @@ START_TIMEOUT_S: Final = 60.0
 PATIENCE_S: Final = 5.0
 
 REPLACE_TRIES: Final = 3
-# Interval in seconds; longer than the time between writing the discovery file and the daemon being ready.
+# Seconds between two checks. A daemon is ready sooner than this after it writes its discovery file.
 TURN_LOOK_S: Final = 2.0
 
 # Additional seconds for the NPU host and the daemon to end after running calls have finished.
@@ -45,13 +45,14 @@ def start(given: DaemonOptions, as_json: bool) -> None:
         with link.reach() as daemon:
             document = daemon.status()
     except HostError as error:
-        # A daemon of an older version ends so that the new version can start, if it serves no client.
+        # Continue after a version mismatch: a daemon of an older version without clients ends, so that this
+        # version can start.
         if not (link.may_change(error) or isinstance(error, VersionMismatch)):
             raise
     else:
         _show_started(document, False, as_json)
         if words:
-            print("It keeps its options; to change them: qnnbridge host restart --daemon", file=sys.stderr)
+            print("The daemon keeps its options; to change them: qnnbridge host restart --daemon", file=sys.stderr)
         return
     document, started = _start(words)
     _show_started(document, started, as_json)
@@ -109,7 +110,7 @@ def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
 def restart_daemon(given: DaemonOptions, drain_s: float, as_json: bool) -> None:
     words = given.checked_words()
     before = _replace(words, drain_s)
-    # If the new daemon has ended meanwhile, the one that is started here gets the same options.
+    # If the new daemon has already ended, this starts another daemon with the same options.
     with link.reach(START_TIMEOUT_S, start_with=words) as daemon:
         document = daemon.status()
     if not as_json:
@@ -204,7 +205,8 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
             except HostError as error:
                 if not link.is_none(error):
                     raise
-            # Empty if no daemon had to be ended; then no later daemon counts as a replacement.
+            # Without an ended daemon the instance is "", so that `_its_turn` regards no daemon as its
+            # replacement.
             instance = read_figures(ended[-1]).daemon.instance if ended else ""
             outcome = _its_turn(successor, instance, time.monotonic() + patience_s)
     finally:
@@ -259,7 +261,7 @@ def _stop(drain_s: float) -> dict[str, Any]:
     if not link.wait_for_end(drain_s + END_GRACE_S, ended.instance):
         raise HostError(
             f"The daemon (pid {ended.pid}) agreed to stop, but still runs after {drain_s + END_GRACE_S:g} s.",
-            fix="Read its log: qnnbridge host logs. If it hangs, end the process.",
+            fix="Read the daemon's log: qnnbridge host logs. If the daemon hangs, end its process.",
         )
     return document
 
@@ -294,8 +296,8 @@ _BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path() -> Path:
-    """Return the log file of the running or crashed daemon, which may use other folders, or else that of a new
-    daemon.
+    """Return the log file of the running or crashed daemon, which may use other folders, or else the log file
+    of a new daemon.
     """
     from qnnbridge_daemon.main import log_file
 
@@ -334,7 +336,7 @@ def last_lines(path: Path, count: int) -> list[str]:
         try:
             found = _tail(file, wanted) + found
         except FileNotFoundError:
-            continue  # Rotated meanwhile.
+            continue  # The file was rotated meanwhile.
     return found
 
 

@@ -68,7 +68,7 @@ def restart(
     as_json: AsJson = False,
     given: DaemonOptions,
 ) -> None:
-    """Replace the NPU host by a new one; no call is lost. The options go with --daemon."""
+    """Replace the NPU host by a new one; no call is lost. The options need --daemon."""
     from qnnbridge_tools.arguments import check_seconds
     from qnnbridge_tools.host import actions
 

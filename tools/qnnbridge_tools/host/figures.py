@@ -203,7 +203,7 @@ def read_figures(document: Mapping[str, Any]) -> Figures:
 
 
 def _record(kind: type[T], document: Mapping[str, Any], **given: Any) -> T:
-    """Create a record from the fields of a document, except for the given ones."""
+    """Create a record from the fields of a document, except for the given fields."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return kind(
         **{one.name: _READERS[str(one.type)](document, one.name) for one in fields if one.name not in given},
@@ -384,7 +384,7 @@ def _provider(versions: Mapping[str, str]) -> str:
 def restarts_text(host: HostFigures) -> str:
     planned = _times(host.planned_restarts)
     # Each new host gets the next generation number, so the latest number is the number of starts.
-    return f"started {_times(host.generation)}, crashed {_times(host.crashes)}, replaced in good order {planned}"
+    return f"started {_times(host.generation)}, crashed {_times(host.crashes)}, replaced as planned {planned}"
 
 
 def queue_text(figures: Figures) -> str:
@@ -402,7 +402,7 @@ def totals_text(figures: Figures) -> str:
 
 def sessions_text(figures: Figures) -> str:
     totals = figures.totals
-    text = f"{count_text(totals.sessions_created)} made, {count_text(totals.sessions_shared)} of them shared"
+    text = f"{count_text(totals.sessions_created)} created, {count_text(totals.sessions_shared)} of them shared"
     if totals.unloads:
         text += f"; models unloaded {_times(totals.unloads)}, loaded again {_times(totals.reloads)}"
     return text

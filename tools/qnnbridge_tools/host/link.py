@@ -45,7 +45,7 @@ class Link:
         self._ask({"op": "daemon.stop", "drain_s": drain_s}, ASK_TIMEOUT_S + drain_s)
 
     def restart_host(self, timeout_s: float) -> None:
-        """Replace the NPU host by a new one; return when it is replaced."""
+        """Replace the NPU host by a new host; return when it is replaced."""
         self._ask({"op": "daemon.restart_host"}, timeout_s)
 
     def _ask(self, header: dict[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def explained(error: BridgeError) -> BridgeError:
     if is_running():
         error.details[STATE] = UNREACHABLE
         error.message = "There is a qnnbridge daemon, but it cannot be reached."
-        error.fix = "Try again: it may be starting or leaving. Its log: qnnbridge host logs."
+        error.fix = "Try again: the daemon may be starting or ending. Its log: qnnbridge host logs."
         return error
     return no_daemon(error.cause)
 
@@ -181,7 +181,7 @@ def is_running() -> bool:
     # The operating system releases the lock when its process ends for any reason.
     lock = FileLock(path, mode=0o600)
     try:
-        # The lock is only held for some microseconds; a daemon that starts meanwhile tries again.
+        # This check holds the lock for some microseconds only; a daemon that starts meanwhile tries again.
         lock.acquire(timeout=0)
     except Timeout:
         return True

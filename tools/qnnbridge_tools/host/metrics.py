@@ -1,6 +1,6 @@
 """The daemon's figures as metric families of the prometheus library, and their text in OpenMetrics format.
 
-Sample names are derived from the type of their family, so parsers accept every text.
+Sample names are derived from the type of their family, so parsers accept every output.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def histogram(
 ) -> Metric:
     """Create a family of type histogram, and add the infinite bucket.
 
-    The format requires consistent counts, so the total count is at least that of the last bucket.
+    The format requires consistent counts, so the total count is at least the count of the last bucket.
 
     Args:
         buckets: upper bounds, ascending, each with the number of values at or below it.
@@ -151,12 +151,18 @@ _CLIENT_COLUMNS: Final[Columns[ClientFigures]] = (
         "counter",
         "client_transferred_bytes",
         "bytes",
-        "Bytes of tensors of a client, both ways.",
+        "Bytes of a client's input and output tensors.",
         lambda one: one.bytes,
     ),
     ("gauge", "client_sessions", "", "Open sessions of a client.", lambda one: one.sessions),
     ("gauge", "client_running_calls", "", "Calls of a client inside the NPU host.", lambda one: one.in_flight),
-    ("gauge", "client_waiting_calls", "", "Calls of a client that wait for their turn.", lambda one: one.waiting),
+    (
+        "gauge",
+        "client_waiting_calls",
+        "",
+        "Calls of a client that wait for a slot in the NPU host.",
+        lambda one: one.waiting,
+    ),
     ("gauge", "client_shared_memory_bytes", "bytes", "Memory shared with a client.", lambda one: one.shared_bytes),
 )
 _MODEL_COLUMNS: Final[Columns[ModelFigures]] = (
@@ -200,15 +206,15 @@ def _columns(columns: Columns[Row], rows: Sequence[tuple[Labels, Row]]) -> Itera
 def _daemon(figures: Figures) -> Iterator[Metric]:
     daemon = figures.daemon
     labels = {"version": daemon.qnnbridge, "python": daemon.python, "instance_id": daemon.instance}
-    yield info("qnnbridge_daemon", "Which daemon this is.", labels)
-    yield _one("gauge", "daemon_uptime_seconds", "How long the daemon runs.", daemon.uptime_s, "seconds")
+    yield info("qnnbridge_daemon", "Version, Python and instance of the daemon.", labels)
+    yield _one("gauge", "daemon_uptime_seconds", "Time since the start of the daemon.", daemon.uptime_s, "seconds")
     memory = figures.daemon_rss_bytes
     yield _one("gauge", "daemon_resident_memory_bytes", "Physical memory of the daemon.", memory, "bytes")
     shared = figures.shared_bytes
     yield _one("gauge", "shared_memory_bytes", "Memory that clients and the daemon share.", shared, "bytes")
     yield _one("gauge", "slots", "Calls that may be inside the NPU host at once.", figures.slots)
     yield _one("gauge", "running_calls", "Calls inside the NPU host.", figures.running)
-    yield _one("gauge", "waiting_calls", "Calls that wait for their turn.", figures.waiting)
+    yield _one("gauge", "waiting_calls", "Calls that wait for a slot in the NPU host.", figures.waiting)
 
 
 def _host(figures: Figures) -> Iterator[Metric]:
@@ -218,9 +224,9 @@ def _host(figures: Figures) -> Iterator[Metric]:
     if host.versions or host.machine:
         yield info("qnnbridge_host", "Machine and versions.", {"machine": host.machine, **_versions(host.versions)})
     yield _one("counter", "host_starts", "NPU hosts that were started.", host.generation)
-    yield _one("counter", "host_crashes", "Unexpected deaths of the NPU host.", host.crashes)
+    yield _one("counter", "host_crashes", "Crashes of the NPU host.", host.crashes)
     replaced = host.planned_restarts
-    yield _one("counter", "host_planned_restarts", "NPU hosts that were replaced in good order.", replaced)
+    yield _one("counter", "host_planned_restarts", "NPU hosts that were replaced as planned.", replaced)
     yield _one("gauge", "host_resident_memory_bytes", "Physical memory of the NPU host.", host.rss_bytes, "bytes")
 
 
@@ -233,9 +239,9 @@ def _totals(figures: Figures) -> Iterator[Metric]:
     totals = figures.totals
     yield _one("gauge", "clients", "Connected applications.", len(figures.clients))
     yield _one("counter", "connections", "Applications that have connected.", totals.clients)
-    yield _one("counter", "sessions_created", "Sessions that clients made.", totals.sessions_created)
+    yield _one("counter", "sessions_created", "Sessions that clients created.", totals.sessions_created)
     shared = totals.sessions_shared
-    yield _one("counter", "sessions_shared", "Sessions that share the model of an earlier one.", shared)
+    yield _one("counter", "sessions_shared", "Sessions that share the model of an earlier session.", shared)
     yield _one("counter", "model_unloads", "Idle models that were unloaded.", totals.unloads)
     yield _one("counter", "model_reloads", "Unloaded models that were loaded again.", totals.reloads)
     yield _one("counter", "calls", "Answered calls.", totals.calls)

@@ -202,9 +202,9 @@ _PLAIN_WORD: Final = re.compile(r"[A-Za-z0-9_\-./:=+,@]+")
 def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
     """Return the text of the unit.
 
-    another_runs_code: exit code of a daemon that found a running daemon; a restart would not help.
+    Args:
         service: the command.
-        another_runs_code: exit code of a daemon that found another one; a restart would not help.
+        another_runs_code: exit code of a daemon that found a running daemon; a restart would not help.
     """
     # In the arguments $ starts a variable, but not in the program's path.
     command = " ".join((quoted(service.program), *(quoted(word).replace("$", "$$") for word in service.arguments)))
@@ -308,5 +308,7 @@ def _instructions(service: ServiceCommand, path: str, for_windows: bool) -> str:
         return unit_instructions(path)
     parts = [task_instructions(path), variables_note(service)]
     if not ON_WINDOWS:
-        parts.append("This file was made on another system: replace the placeholders by your interpreter and user.")
+        parts.append(
+            "This file was created on a different system: replace the placeholders by your interpreter and user."
+        )
     return "\n".join(part for part in parts if part)

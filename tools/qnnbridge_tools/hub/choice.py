@@ -317,7 +317,7 @@ def _peek(
                 return judge(scan, header_of)
         except InvalidProtobuf as error:
             return "refused", error.message, ()
-        except EOFError:  # raised for the header of a context binary
+        except EOFError:  # raised if the header of a context binary cannot be read
             return "refused", "the header of its context binary cannot be read", ()
     return *kind_of(scan, name, whole=bool(scan.ir_version)), ()
 
@@ -441,7 +441,7 @@ def _is_below(name: str, folder: str) -> bool:
 
 
 def is_prepared(document: Mapping[str, Any]) -> bool:
-    """Return whether a manifest is that of a folder of `qnnbridge prepare`."""
+    """Return whether a manifest belongs to a folder of `qnnbridge prepare`."""
     inner = document
     if "components" in document:
         inner = (document.get("additional_metadata") or {}).get("qnnbridge") or {}

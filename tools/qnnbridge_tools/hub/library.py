@@ -112,7 +112,8 @@ def write_record(folder: Path, record: PullRecord) -> None:
 
 def without_own_files(repository: HubRepository) -> HubRepository:
     """Return the repository without files whose names this package uses for records, marks and unfinished
-    downloads."""
+    downloads.
+    """
 
     def is_own_name(name: str) -> bool:
         last = name.rpartition("/")[2].casefold()
@@ -197,22 +198,24 @@ def remove(one: PulledFolder) -> None:
                 (gone / MARK_FILE).touch()
             raise PullFailed(
                 f"{one.repository} cannot be removed: {error.strerror or error}.",
-                cause="A program uses it, or its folder may not be written.",
-                fix="Close the sessions that use it, then run the same command again.",
+                cause="A program uses the model, or this user may not write to its folder.",
+                fix="Close the sessions that use the model, then run the same command again.",
                 details={"reason": "busy"},
             ) from None
-        with contextlib.suppress(OSError):  # fails if the folder contains other models of the repository
+        with contextlib.suppress(OSError):  # `rmdir` fails if the folder contains other models of the repository
             one.folder.parent.rmdir()
 
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True, on_wait: Any = None) -> Iterator[None]:
-    """Hold the lock of a model's folder. If another process holds it, wait for it, or raise `PullFailed`."""
+    """Hold the lock of a model's folder. If another process holds it, wait; without `wait` raise
+    `PullFailed`.
+    """
     locks = models_dir() / _LOCKS
     with local_errors(locks):
         make_own(models_dir(), lambda _: False)
         locks.mkdir(exist_ok=True)
-        # All names of one folder must have the same lock.
+        # All paths of one folder, such as links, must lead to the same lock.
         name = os.path.normcase(os.path.realpath(folder))
         lock = FileLock(locks / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}.lock")
         try:

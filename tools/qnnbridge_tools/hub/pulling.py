@@ -215,8 +215,8 @@ def _fetch(
                 f"{folder} contains {record.candidate or 'all files'} of {record.repository}@{record.commit[:12]}.",
                 fix="Give a folder that does not exist yet: --output DIR.",
             )
-        # The stage's name contains both names, so that neither two models for one folder share a stage nor two
-        # folders for one model.
+        # Two pulls share a stage only if both the requested folder and the model are the same, so the stage's
+        # name contains both.
         stage = folder.with_name(f"{usual.name if folder == usual else f'{folder.name}-{usual.name}'}{PART}")
         with local_errors(stage):
             make_own(stage, lambda _: False)
@@ -368,7 +368,7 @@ def _checked(
 
 
 def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
-    """Return the folder's kind if this file determines it; else ``None``."""
+    """Return the kind of folder that the file `name` shows, such as a prepared folder; else ``None``."""
     leaf = posixpath.basename(name)
     if leaf == CONFIG:
         return "generation"

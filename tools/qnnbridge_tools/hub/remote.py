@@ -114,7 +114,7 @@ class Hub:
         if not re.match("https?://.", hub_endpoint()):
             raise PullFailed(
                 f'HF_ENDPOINT is "{without_login(hub_endpoint())}", which is not the address of a hub.',
-                fix="Set it to an address that begins with https:// or http://, or unset it.",
+                fix="Set the variable to an address that begins with https:// or http://, or unset it.",
                 details={"reason": "network"},
             )
         # huggingface_hub read the variable when it was imported, so it may have changed since.
@@ -127,7 +127,7 @@ class Hub:
         with self._errors(name, revision):
             api = self._hub.HfApi(endpoint=self._address_of_hub, token=self._token, library_name="qnnbridge")
             info = api.model_info(name, revision=revision, files_metadata=True, timeout=30)
-        # The commit becomes part of a path.
+        # Accept only a commit id, because it becomes part of a path.
         if not re.fullmatch("[0-9a-f]{40,64}", str(info.sha)):
             raise PullFailed(
                 f"The hub {self.endpoint} gives {name} the commit {str(info.sha)!r}, which is not a commit id.",
@@ -190,7 +190,8 @@ class Hub:
                             expected_size=end,
                             displayed_filename=file.name,
                         )
-                    # Releases of huggingface_hub before 2 raise when the connection breaks for the first time.
+                    # Releases of huggingface_hub before 2 do not resume a broken connection: resume as long as
+                    # new bytes arrive.
                     except self._network:
                         if out.seek(0, os.SEEK_END) <= have:
                             raise
@@ -199,7 +200,7 @@ class Hub:
                 part.unlink()
                 raise PullFailed(
                     f"{file.name} of {repository.label} arrived damaged: {problem}.",
-                    cause="A proxy or the network changed it, or the hub's copy is damaged.",
+                    cause="A proxy or the network changed the file, or the hub's copy is damaged.",
                     fix="Run the same command again: it downloads this file again and keeps the others.",
                     details={"reason": "damaged", "file": file.name},
                 )
@@ -212,7 +213,7 @@ class Hub:
 
     def _headers(self) -> dict[str, str]:
         made: dict[str, str] = self._hub.utils.build_hf_headers(token=self._token, library_name="qnnbridge")
-        # A compressed transfer cannot be resumed, and its length is not that of the file.
+        # A compressed transfer cannot be resumed, and its length differs from the file's.
         return {**made, "Accept-Encoding": "identity"}
 
     @contextlib.contextmanager
@@ -241,14 +242,14 @@ class Hub:
                 fix="Give OWNER/NAME, as on the page of the model.",
             ) from None
         except known.HfHubHTTPError as error:
-            # Mirrors send the status without huggingface.co's code of the error.
+            # Mirrors send the HTTP status without huggingface.co's error code.
             if error.response.status_code == 404 and file is None:
                 raise self._unknown(name) from None
             raise self._refused(name, error.response, file) from None
         except self._network as error:
             raise _unreachable(self.endpoint, error, file) from None
         except OSError as error:
-            # huggingface_hub counts the bytes and raises a plain OSError.
+            # If bytes are missing, huggingface_hub raises a plain OSError.
             if error.errno is None and "Consistency check" in str(error):
                 raise _unreachable(self.endpoint, error, file) from None
             raise
@@ -347,7 +348,7 @@ def is_offline() -> bool:
 def offline_refused(name: str, why: str) -> PullFailed:
     return PullFailed(
         f"{name} was not pulled to this computer before, and {why}.",
-        fix="Pull it once with a network: without --offline and with HF_HUB_OFFLINE unset.",
+        fix="Pull the model once with a network: without --offline and with HF_HUB_OFFLINE unset.",
         details={"reason": "offline"},
     )
 
@@ -395,7 +396,7 @@ def local_errors(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", None)):
             raise no_space(folder, None) from None
-        if error.errno is None:  # an error of the network
+        if error.errno is None:  # network errors have no errno
             raise
         if error.errno == errno.EFBIG:
             raise PullFailed(

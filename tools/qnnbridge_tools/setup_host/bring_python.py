@@ -20,7 +20,7 @@ from qnnbridge_tools.versions.packages import Source
 
 # Every release of onnxruntime-qnn that the table recommends for Windows on Arm has a wheel for this version.
 BROUGHT_VERSION: Final = (3, 13)
-# Size of the unpacked Python and of uv.
+# Disk space in bytes for the unpacked Python and uv.
 BROUGHT_BYTES: Final = 300_000_000
 FOLDER_SUFFIX: Final = "-python"
 MIRROR_VARIABLE: Final = "UV_PYTHON_INSTALL_MIRROR"
@@ -103,8 +103,8 @@ def python_to_bring(
     is_foreign = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if is_foreign and not is_half_removed and not (folder / RECORD).is_file():
         raise AlreadyThere(
-            f"The folder {folder}, for the Python to download, was not created by `qnnbridge setup`.",
-            fix="Rename it, or choose another folder for the host with --dir.",
+            f"The folder {folder}, in which Python would be stored, was not created by `qnnbridge setup`.",
+            fix="Rename this folder, or choose another folder for the host with --dir.",
         )
     manager = _manager_source(surroundings, source, find_program)
     if manager is not None:

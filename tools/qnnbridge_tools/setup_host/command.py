@@ -330,7 +330,7 @@ def print_result(plan: SetupPlan, info: HostInfo, found: Report) -> None:
     installed = ("installed", info.installed_text())
     output.print_pairs("The host is set up", [*reporting.interpreter_pairs(info), installed])
     if plan.config is None:
-        print(f"Name it in QNNBRIDGE_HOST_PYTHON, or as Host(python=...): {plan.python}")
+        print(f"Set QNNBRIDGE_HOST_PYTHON to the host's interpreter, or pass Host(python=...): {plan.python}")
         for name, value in plan.variables.items():
             if value and plan.engine != "wheel":
                 print(f"and set {name}={value}")

@@ -91,7 +91,7 @@ def not_written(file: Path, reason: str) -> SetupFailed:
     return failed(
         "configuration",
         f"The configuration file {file} cannot be written: {reason}.",
-        fix="Set QNNBRIDGE_CONFIG to another file, or do not write it: --no-config.",
+        fix="Set QNNBRIDGE_CONFIG to another file, or do not write the configuration: --no-config.",
     )
 
 
@@ -126,7 +126,9 @@ OLD_SUFFIX = ".qnnbridge-old"
 
 
 class NewEnvironment:
-    """Context manager: ``with NewEnvironment(folder, replace=...) as made: ...; made.keep()``. Not thread-safe."""
+    """Context manager that creates an environment's folder and, without a call of `keep`, removes it. Not
+    thread-safe.
+    """
 
     def __init__(self, folder: Path, *, replace: bool) -> None:
         self.folder = folder
@@ -206,8 +208,8 @@ def put_aside(folder: Path) -> Path:
         raise BridgeError(
             f"The environment {folder} cannot be replaced or removed: {error.strerror or error}.",
             cause="A program of this environment may still be running, such as a host.",
-            fix="End the applications that use it (a daemon: `qnnbridge host stop`), or choose another folder with "
-            "--dir.",
+            fix="End the applications that use the environment (a daemon: `qnnbridge host stop`), or choose "
+            "another folder with --dir.",
         ) from error
     return old
 

@@ -59,7 +59,7 @@ def alone() -> Iterator[None]:
     except Timeout:
         raise SetupBusy(
             "Another `qnnbridge setup` of this user is running.",
-            fix="Wait until it has ended, then run this command again.",
+            fix="Wait until the other command has ended, then run this command again.",
         ) from None
     except OSError as error:
         raise failed(
@@ -210,7 +210,7 @@ def _remove(folder: Path) -> None:
         raise failed(
             "removal",
             f"{error.filename or folder} cannot be removed: {error.strerror or error}.",
-            fix="End the programs that use it, then run `qnnbridge setup --remove` again.",
+            fix="End the programs that use this file or folder, then run `qnnbridge setup --remove` again.",
         ) from error
 
 
@@ -221,5 +221,5 @@ def no_host(options: SetupOptions) -> BridgeError | None:
         return None
     return AlreadyThere(
         f"The folder {folder} was not created by `qnnbridge setup`.",
-        fix="Remove it by hand if it is not needed, or name the host's folder with --dir.",
+        fix="Remove the folder by hand if it is not needed, or give the host's folder with --dir.",
     )

@@ -125,7 +125,7 @@ def _judged(machine: HostMachine, version: str | None) -> list[Judgement]:
     judged = judge(machine)
     if version is not None:
         return [one for one in judged if version_key(one.release.version) == version_key(version)]
-    # Without a usable release return the refused ones, whose reasons are shown in the error.
+    # Without a usable release return the refused releases, whose reasons are shown in the error.
     best = best_of(judged)
     return [best] if best else judged
 
@@ -142,12 +142,12 @@ def _check_known(version: str) -> None:
     if not known:
         known_text = ", ".join(dict.fromkeys(release.version for release in load_releases()))
         later = (
-            "If it is newer, update qnnbridge; or set up one of these, install the newer one into its environment "
-            "with pip, and run qnnbridge doctor."
+            "If your version is newer, update qnnbridge; or set up a listed version, install yours into its "
+            "environment with pip, and run qnnbridge doctor."
         )
         words = STANDING_WORDS[standing_of(version)]
         raise OptionError(
-            f"The version table, which is of {generated_on()}, has no onnxruntime-qnn {version}: it is {words}.",
+            f"The version table of {generated_on()} does not contain onnxruntime-qnn {version}: it is {words}.",
             fix=f"Give one of {known_text}. {later}",
         )
 
@@ -311,7 +311,7 @@ class SetupPlan:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Engine, for a host that is started before the configuration contains it."""
+        """Variables that select the engine, for a host that is started before the configuration contains it."""
         if self.engine == "wheel":
             return engine_variables("auto", None)  # "wheel" is for plugins only, and releases 1.x are not plugins
         return engine_variables(self.engine, self.provider.library if self.provider else None)
@@ -437,7 +437,7 @@ def _configuration(
     if is_other and not options.replace:
         raise AlreadyThere(
             f"The configuration file {file} already contains another host: {old}.",
-            fix="Replace it with --replace, or leave the configuration alone with --no-config.",
+            fix="Replace the setting with --replace, or leave the configuration alone with --no-config.",
         )
     before = read_config(file)
     others = _engine_settings(options, engine, before)
@@ -447,7 +447,7 @@ def _configuration(
         if there is not None and not options.replace:
             raise AlreadyThere(
                 f"The configuration file {file} has {name} = {there!r} under [host], for another source of QNN.",
-                fix="Replace it with --replace, or leave the configuration alone with --no-config.",
+                fix="Replace the setting with --replace, or leave the configuration alone with --no-config.",
             )
     if text is None:
         raise cannot_extend(file, str(python))
@@ -459,7 +459,8 @@ def cannot_extend(file: Path, python: str) -> SetupFailed:
     return failed(
         "configuration",
         f"The configuration file {file} is written in a way that this command cannot extend.",
-        fix=f"Put the host into it by hand, under [host]: python = {toml_string(python)}; and give --no-config.",
+        fix=f"Put the host into the file by hand, under [host]: python = {toml_string(python)}; and give "
+        "--no-config.",
     )
 
 

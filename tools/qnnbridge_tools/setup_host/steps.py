@@ -63,7 +63,7 @@ else:
 
     def _end_tree(process: subprocess.Popen[str]) -> None:
         try:
-            os.killpg(process.pid, signal.SIGKILL)  # of `start_new_session`
+            os.killpg(process.pid, signal.SIGKILL)  # the process group that `start_new_session` created
         except ProcessLookupError:
             pass
 
@@ -74,7 +74,8 @@ KEPT_LINES = 200
 
 class _HeldInterrupt:
     """Delay Ctrl+C until `let_through`, because an interruption during `Popen` would leave a child with an unknown
-    pid."""
+    pid.
+    """
 
     def __init__(self) -> None:
         self._came = False
@@ -355,7 +356,9 @@ def _why(step: str, code: int, lines: Sequence[str], free: int | None) -> Bridge
 
 
 def _not_downloaded(code: int, lines: Sequence[str]) -> BridgeError:
-    """Return the error of the download. If the program was not killed, its last line contains it."""
+    """Return the error of the download. The last line of the output contains it, unless the program was
+    killed.
+    """
     try:
         wire = json.loads(lines[-1])["error"]
         cause, fix = f"{wire['message']} {wire.get('cause') or ''}".strip(), wire.get("fix")

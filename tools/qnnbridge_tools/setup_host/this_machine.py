@@ -247,7 +247,7 @@ def install_text(surroundings: Surroundings) -> str:
     return "Install Python 3.11 or newer, with its venv module, and run this command again."
 
 
-# --- the machine: given values, or else those of this computer ---
+# --- the machine: given values, or else this computer's values ---
 
 
 def found_machine() -> HostMachine:
@@ -297,7 +297,7 @@ class NpuTraits:
 
 
 def npu_traits(system_sdk: str | None, chip: str | None) -> NpuTraits:
-    """Return the given values, else those of this computer's driver."""
+    """Return the given values, else the values of this computer's driver."""
     found = driver_facts()
     return NpuTraits(
         found.system_sdk if system_sdk is None else checked_sdk(system_sdk),

@@ -1,9 +1,9 @@
-"""Traits of a machine, the release that fits it, and why the others do not. Pure functions over the table.
+"""Judge which releases of onnxruntime-qnn fit a machine, and give reasons. Pure functions over the table.
 
 A release fits if a wheel exists for the interpreter, its libraries are for the computer's processor and support the
-chip, the QNN SDK in the wheel is not newer than that of the installed driver, and no known fault applies. With an
-onnxruntime newer than all tested ones a release is doubtful. A known fault is one that no file in a wheel shows: it
-was measured, or reported by users; each entry contains its origin.
+chip, the QNN SDK in the wheel is not newer than the installed driver's, and no known fault applies. With an
+onnxruntime newer than all tested versions a release is doubtful. Known faults cannot be found in the files of a
+wheel: they were measured, or reported by users; each entry contains its origin.
 """
 
 from __future__ import annotations
@@ -62,13 +62,14 @@ class HostMachine:
     def current(cls) -> HostMachine:
         """Return this computer with the running interpreter as host; on Windows on Arm with an ARM64 interpreter.
 
-        There the host's interpreter is not that of the application, and its version is unknown here.
+        On Windows on Arm the host may use a different interpreter than the application, so its Python version
+        is unknown.
         """
         from qnnbridge._launch import process_machine
         from qnnbridge_os.processes import native_machine
 
         process, computer = process_machine(), native_machine()
-        # On this computer the host is an ARM64 Python, whatever this process is.
+        # On an Arm computer with Windows the host is an ARM64 Python, even if this process is emulated.
         if computer == "ARM64" and process != "ARM64":
             return cls("win_arm64", computer)
         return cls(platform_of(process), computer, sys.version_info[:2], glibc=_glibc())
@@ -76,7 +77,7 @@ class HostMachine:
     @property
     def has_npu(self) -> bool:
         """Whether a computer of this kind may have a Qualcomm NPU."""
-        # An unknown computer counts as the one that its interpreter was built for.
+        # If the computer's processor is unknown, assume the one that the interpreter was built for.
         return (self.computer or PLATFORM_MACHINES[self.platform]) in ("ARM64", "aarch64")
 
     @property
@@ -86,7 +87,7 @@ class HostMachine:
 
 
 def platform_of(machine: str) -> Platform:
-    """Return the platform of an interpreter of this machine type. Raise `OptionError` if it has no wheels."""
+    """Return the platform of wheels for this machine type. Raise `OptionError` if there are no such wheels."""
     for platform, known in PLATFORM_MACHINES.items():
         if machine == known:
             return platform
@@ -181,7 +182,7 @@ OLDEST_ORT_FOR_PLUGINS: Final = "1.24.2"
 # From this release on, onnxruntime checks which API version a plugin supports; plugins before 2.4 leave that field
 # at 0.
 ORT_TOO_NEW_FOR_OLD_PLUGINS: Final = "1.28"
-# The newest onnxruntime that releases were tested with. Nothing is known about newer ones.
+# The newest onnxruntime that releases were tested with. Nothing is known about newer versions.
 NEWEST_ORT_TRIED: Final = "1.32.0"
 
 # From 3.12 on `platform.machine` uses WMI first and returns ARM64 in an emulated process; before, it returns AMD64.
@@ -199,7 +200,7 @@ def _with_ort_before_plugins(release: Release, machine: HostMachine) -> bool:
 def _picks_the_simulator(release: Release, machine: HostMachine) -> bool:
     return (
         machine.is_emulated
-        # With one set of libraries the loader has nothing to choose.
+        # The loader can choose the wrong set only if the wheel contains several sets of libraries.
         and len(release.library_sets) > 1
         and machine.python is not None
         and machine.python < OLDEST_PYTHON_THAT_KNOWS_EMULATION
@@ -219,7 +220,7 @@ KNOWN_FAULTS: Final = (
         Reason(
             "ort-too-new",
             "refused",
-            "fails with onnxruntime 1.28 and later when a session is made (invalid ort_version_supported, or a "
+            "fails with onnxruntime 1.28 and later when a session is created (invalid ort_version_supported, or a "
             "message about conflicting session configuration), although its metadata allows it",
             "Use onnxruntime-qnn 2.4.0 or later, or onnxruntime 1.24.2 to 1.27.",
         ),
@@ -242,8 +243,8 @@ KNOWN_FAULTS: Final = (
         Reason(
             "loader-picks-simulator",
             "refused",
-            "its loader takes the simulator (libs/amd64) under x64 Python 3.11 and older on an Arm computer: "
-            "sessions are made, and compute on the CPU or hang",
+            "loads the simulator (libs/amd64) under x64 Python 3.11 and older on an Arm computer: "
+            "sessions are created, but compute on the CPU or hang",
             "Use an ARM64 Python for the host, or x64 Python 3.12 or later.",
         ),
         _picks_the_simulator,
@@ -272,7 +273,7 @@ def known_faults(release: Release, machine: HostMachine) -> list[Reason]:
 
 
 def is_untried(ort: str) -> bool:
-    """Return whether this onnxruntime is newer than all tested ones, or has an unreadable version."""
+    """Return whether this onnxruntime is newer than all tested versions, or has an unreadable version."""
     try:
         return satisfies(ort, f">{NEWEST_ORT_TRIED}")
     except ValueError:
@@ -294,7 +295,7 @@ _RANK: dict[FitVerdict, int] = {"works": 0, "doubtful": 1, "refused": 2}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """A release with the reasons against it on a machine."""
+    """A release, with the reasons against using it on a machine."""
 
     release: Release
     reasons: tuple[Reason, ...]
@@ -313,7 +314,7 @@ def fits(release: Release, machine: HostMachine) -> list[Reason]:
             Reason(
                 "other-platform",
                 "refused",
-                f"is built for {release.platform}, the host's interpreter is {machine.platform}",
+                f"is built for {release.platform}, but the host's interpreter is {machine.platform}",
             )
         ]
     reasons = [reason for check in _CHECKS for reason in check(release, machine)]
@@ -322,7 +323,7 @@ def fits(release: Release, machine: HostMachine) -> list[Reason]:
 
 
 def judge(machine: HostMachine, releases: Iterable[Release] | None = None) -> list[Judgement]:
-    """Return every release for the machine's platform: working ones first, newer before older."""
+    """Return every release for the machine's platform: working releases first, newer before older."""
     candidates = load_releases() if releases is None else releases
     judged = [
         Judgement(release, tuple(fits(release, machine)))
@@ -445,7 +446,7 @@ def _check_chip(release: Release, machine: HostMachine) -> Iterator[Reason]:
 
 
 def _check_sdk(release: Release, machine: HostMachine) -> Iterator[Reason]:
-    # A driver with an unknown version refuses no release.
+    # If the driver's version is unknown, no release is refused.
     if not machine.has_npu or machine.system_sdk is None or release.qnn_sdk is None:
         return
     if sdk_is_newer(release.qnn_sdk, machine.system_sdk):
@@ -474,8 +475,7 @@ def _check_ort_tried(release: Release, machine: HostMachine) -> Iterator[Reason]
         yield Reason(
             "ort-not-tried",
             "warning",
-            f"is known neither to work with onnxruntime {machine.ort} nor to fail: the newest that was tried is "
-            f"{NEWEST_ORT_TRIED}",
+            f"was not tested with onnxruntime {machine.ort}: the newest version tested is {NEWEST_ORT_TRIED}",
         )
 
 

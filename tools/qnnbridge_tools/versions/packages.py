@@ -1,4 +1,5 @@
-"""Packages of a host's environment: the requirements for pip, and pip's errors without its index.
+"""Packages of a host's environment: the requirements for pip, and recognition of pip's errors for an
+unreachable index.
 
 Also the releases of Windows ML's two packages. Nothing is installed here.
 """
@@ -90,7 +91,7 @@ def requirements(release: Release, source: Source, *, origin: str = "") -> list[
 
 
 def requirements_without_qnn(source: Source, provider: str | None, *, catalogue: bool) -> list[str]:
-    """Return the arguments of ``pip install`` for a host with another source of QNN.
+    """Return the arguments of ``pip install`` for a host with QNN from a provider's folder or from Windows.
 
     They omit the extra [host], which would install onnxruntime-qnn.
 
@@ -99,7 +100,7 @@ def requirements_without_qnn(source: Source, provider: str | None, *, catalogue:
         provider: release of the onnxruntime-qnn in a folder.
         catalogue: add the package that reads the catalogue of Windows.
     """
-    # The provider in a folder determines the onnxruntime, as its wheel would.
+    # If the table contains the provider's release, install the onnxruntime that its wheel requires.
     known = next((one for one in for_version(provider) if one.layout == "2.x plugin"), None) if provider else None
     bounds = f">={OLDEST_ORT_FOR_PLUGINS}" if known is None else ort_bounds(known)
     words = [*_own(source, ""), f"onnxruntime{bounds}", *COMPANIONS]
@@ -206,7 +207,7 @@ _NETWORK_WORDS = (
 
 
 class IndexUnreachable(BridgeError):
-    """pip could not reach its index; proves nothing about the index's contents."""
+    """pip could not reach its index, so it is unknown whether the index contains the packages."""
 
 
 def is_network_trouble(text: str) -> bool:

@@ -80,7 +80,7 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
         print(line)
     left_out = [one.release.version for one in shown if one not in rows]
     if left_out:
-        print(paragraph(f"Not listed: development builds ({', '.join(left_out)}); --json has them.\n"))
+        print(paragraph(f"Not listed: development builds ({', '.join(left_out)}); --json lists them.\n"))
     for line in verdict_lines(machine, best):
         print(line)
     print(paragraph(origin_text()))
@@ -94,7 +94,7 @@ def print_versions(machine: HostMachine, judged: Sequence[Judgement], shown: Seq
 def genai_text() -> str:
     """Return which releases of onnxruntime-genai run which layout of a model for text generation."""
     rows = "; ".join(f"{row.layout} ({row.what}): {releases_of(row.layout)}" for row in LAYOUTS)
-    return f"Text generation, by the layout of the model, was tried with onnxruntime-genai: {rows}."
+    return f"Releases of onnxruntime-genai that were tested, by the layout of the model: {rows}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class InstalledPackage:
         words = STANDING_WORDS[self.standing]
         text = f"Installed here: {self.name} {self.version}, {words}"
         if self.standing in AFTER_THE_TABLE:
-            text += f", which ends with {self.newest}. qnnbridge doctor tests it"
+            text += f", which ends with {self.newest}. qnnbridge doctor tests this version"
         return f"{text}."
 
 
@@ -144,7 +144,8 @@ def installed_beyond(machine: HostMachine) -> list[InstalledPackage]:
 
 
 def _standing_of_ort(version: str) -> Standing:
-    # Releases before the newest tested one were tested in part; no table lists them.
+    # Not every release before the newest tested one was tested; these count as listed, because no table lists
+    # them.
     position = standing(version, (NEWEST_ORT_TRIED,))
     return position if position in AFTER_THE_TABLE else "listed"
 
@@ -157,7 +158,7 @@ def windows_ml_text(machine: HostMachine) -> str:
         return ""
     text = f"Windows ML, as another source of QNN: {READER} {reader.version} reads the catalogue of Windows"
     if runtime is not None:
-        text += f"; {RUNTIME} {runtime.version} is onnxruntime {runtime.onnxruntime} for its providers"
+        text += f"; {RUNTIME} {runtime.version} contains onnxruntime {runtime.onnxruntime} for its providers"
         pin = reader.onnxruntime
         text += f" ({READER}[with-ort] installs {pin})" if pin else ""
     plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer supports them too"

@@ -247,7 +247,7 @@ def _host_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=move,
         )
-    # Check the longer of the two paths: the libraries', or that of the process that loads them.
+    # Check the longer path: the path of the libraries, or the path of the process that loads them.
     longest = max((place.path, program), key=len)
     if facts.is_windows and len(longest) > LONGEST_PROGRAM:
         yield finding(
@@ -306,7 +306,7 @@ PATHS_CHECK = SubjectCheck("paths", find_paths, healthy_paths)
 
 CRASH_WINDOW_S: Final = 24 * 3600.0
 _MAX_CRASHES: Final = 10
-# Reasons for ending a host that hangs.
+# Pattern of the reasons for which the bridge ends a host that hangs.
 _HUNG: Final = re.compile(r"(?:the host|it) (?:did not|closed its|stopped in|process is stopped)", re.IGNORECASE)
 
 

@@ -1,7 +1,8 @@
 """The host's interpreter and its packages: survey and check.
 
-The search order is that of `qnnbridge._launch.find_host`: argument, environment variable, configuration file,
-registry (on Windows on Arm), running interpreter. An explicit setting is used or refused, never ignored.
+The search order equals the order of `qnnbridge._launch.find_host`: argument, environment variable,
+configuration file, registry (on Windows on Arm), running interpreter. An explicit setting is used or refused,
+never ignored.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def survey_interpreters(machine: Machine) -> tuple[Interpreter, ...]:
     """Find interpreters: the running one, and those in the registry and on the PATH, without duplicates."""
     found: dict[str, Interpreter] = {}
     running = machine.running()
-    # Begin with the running interpreter: its version and packages are known, unlike those of a file on the PATH.
+    # Begin with the running interpreter: its version and packages are known, unlike the version and packages of
+    # a file on the PATH.
     candidates = [RegisteredInterpreter("", running.version, running.executable, running.prefix)]
     sources = ["running"]
     for python in machine.registered_pythons():
@@ -115,8 +117,8 @@ def base_interpreter(machine: Machine, path: str) -> str | None:
 def _refusal(
     machine: Machine, interpreter: Interpreter, candidate: RegisteredInterpreter, site: tuple[str, ...]
 ) -> tuple[str, str]:
-    # Check in the order of the repairs: files that are not interpreters, broken ones, those that can never be the
-    # host, and those that only lack packages.
+    # Check in the order of the repairs: files that are not interpreters, broken interpreters, interpreters that
+    # can never be the host, and interpreters that only lack packages.
     path = interpreter.path
     if machine.is_store_alias(path):
         return "host.store-alias", "it is an alias of the Microsoft Store, not an interpreter"
@@ -452,11 +454,15 @@ def _fix_path(facts: Facts) -> Remedy:
 def _name_it(facts: Facts, path: str) -> Remedy:
     """Return the fix that changes the setting of the wrong interpreter to another path."""
     if facts.host.source == "--host-python":
-        return Remedy("Choose one that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",))
+        return Remedy(
+            "Choose an interpreter that can be the host.", (f"qnnbridge doctor --host-python {word(path)}",)
+        )
     if facts.host.source == VARIABLE:
-        words = "Choose one that can be the host" + ("; then open a new window." if facts.is_windows else ".")
+        words = "Choose an interpreter that can be the host" + (
+            "; then open a new window." if facts.is_windows else "."
+        )
         return Remedy(words, set_variable(facts, VARIABLE, path))
-    return Remedy(f"Choose one that can be the host in the configuration file: [host] python = '{path}'")
+    return Remedy(f"Set an interpreter that can be the host in the configuration file: [host] python = '{path}'")
 
 
 def _fix_config(facts: Facts) -> Remedy:

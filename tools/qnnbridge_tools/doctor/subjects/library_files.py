@@ -1,5 +1,6 @@
 """QNN libraries of a package: survey, and check that they are complete, signed, of one build and of this machine
-type."""
+type.
+"""
 
 from __future__ import annotations
 
@@ -150,7 +151,11 @@ def _damaged(facts: Facts, packages: Packages) -> Iterator[Finding]:
             pair for pair in wrong if pair[1].what == "hash" or (pair[1].found or 0) > pair[1].recorded
         ],
     }
-    words = {"files.missing": "missing", "files.truncated": "cut off", "files.replaced": "not the package's own"}
+    words = {
+        "files.missing": "missing",
+        "files.truncated": "cut off",
+        "files.replaced": "not the package's",
+    }
     for code, pairs in kinds.items():
         if pairs:
             name, more = pairs[0][1].path.rpartition("/")[2], len(pairs) - 1
@@ -167,7 +172,7 @@ def _wrong_text(wrong: DamagedFile) -> str:
         return f"{wrong.path}: missing"
     if wrong.what == "size":
         return f"{wrong.path}: {wrong.found} bytes, the package has {wrong.recorded}"
-    return f"{wrong.path}: other contents than in the package (SHA-256)"
+    return f"{wrong.path}: contents differ from the package's (SHA-256)"
 
 
 def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
@@ -224,10 +229,12 @@ def _builds(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Findin
 
 
 def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
+    # In the first 1.x releases onnxruntime.dll contains the provider; in some simulators the backend contains
+    # Prepare.
     needed = [
-        *(["provider"] if packages.plugin else []),  # in the first releases of 1.x it is part of onnxruntime.dll
+        *(["provider"] if packages.plugin else []),
         "backend",
-        *(["prepare"] if facts.is_arm else []),  # in some simulators it is part of the backend
+        *(["prepare"] if facts.is_arm else []),
         "system",
     ]
     # These roles do not depend on the chip; stub, skel and catalog depend on its Hexagon version.

@@ -60,7 +60,7 @@ def survey_packages(machine: Machine, answer: PythonReport, *, complete: bool) -
     found = (survey_set(machine, place, complete=complete) for place in places)
     # A folder without a backend or provider is not a QNN set that could be loaded.
     sets = tuple(one for one in found if one is not None and (one.of("backend") or one.of("provider")))
-    # The machine type of this extension module is that of the whole wheel.
+    # The whole wheel has the machine type of this extension module.
     state = next((n for n in machine.names(capi or "") if n.startswith("onnxruntime_pybind11_state")), None)
     library = machine.library(paths.join(capi, state), version=False) if capi and state else None
     return Packages(

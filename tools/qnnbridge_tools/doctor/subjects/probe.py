@@ -272,7 +272,7 @@ def _compute(host: Any, model: str, order: ProbeRequest, run: ProbeLog) -> None:
         right = np.maximum(x.astype(np.float64) @ weights() + bias(), 0)
         difference = float(np.max(np.abs(np.asarray(outputs[0], np.float64) - right)))
         run.result["difference"] = difference
-        # This form fails for NaN, too.
+        # `not <=` is also true for NaN.
         if not difference <= TOLERANCE:
             run.result |= {
                 "failed": "numbers",
