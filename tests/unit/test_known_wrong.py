@@ -493,7 +493,7 @@ def test_numbers_that_grow_without_limit_are_not_computed() -> None:
     nodes += [helper.make_node("Mul", [f"s{k}", f"s{k}"], [f"s{k + 1}"]) for k in range(80)]
     nodes += [helper.make_node("Where", ["x"], ["w"]), helper.make_node("Reshape", ["x", "s80"], ["r"])]
     nodes += [helper.make_node("Pow", ["r", "x"], ["y"])]
-    assert names_in(model_of(nodes, {"x": [7, 9]})) == []
+    assert names_in(model_of(nodes, {"x": [7, 9]})) == ["pow-zero-computed"]
 
 
 def rms(order: Sequence[str], maker: str = "Reciprocal", shape: Sequence[int] = (1, 4, 8)) -> bytes:
@@ -770,6 +770,115 @@ def test_steps_through_integers_of_five_dimensions(axis: int, step: int, kind: i
     )
     model.graph.input[0].type.tensor_type.elem_type = kind
     assert names_in(bytes(model.SerializeToString())) == ["slice-five-integers"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "auto_pad", "is_wrong"),
+    [
+        ([8, 8], [1, 1], [2, 2], "SAME_UPPER", True),
+        ([8, 8], [3, 1], [2, 2], "SAME_LOWER", True),
+        ([9, 9], [2, 2], [3, 3], "SAME_UPPER", True),
+        ([9], [2], [3], "SAME_UPPER", True),
+        ([9, 9], [1, 1], [2, 2], "SAME_UPPER", False),  # the last window ends at the last value
+        ([8, 8], [2, 2], [3, 3], "SAME_UPPER", False),
+        ([8, 8], [3, 3], [2, 2], "SAME_UPPER", False),
+        ([8, 8], [1, 1], [2, 2], "VALID", False),
+    ],
+)
+def test_an_lp_pool_with_auto_pad_whose_windows_end_early_is_found(
+    shape: list[int], kernel: list[int], strides: list[int], auto_pad: str, is_wrong: bool
+) -> None:
+    one = helper.make_node("LpPool", ["x"], ["y"], kernel_shape=kernel, strides=strides, auto_pad=auto_pad)
+    assert names_in(model_of([one], {"x": [1, 3, *shape]})) == ["lp-pool-same"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent", "is_wrong"),
+    [
+        ("input", "input", True),
+        ("Abs", "Floor", True),
+        ("input", [0.0, 1.0, 2.0], True),
+        ([0.0, 1.0, 2.0], "input", True),
+        ("input", [1.0, 2.0, 3.0], False),
+        ([1.0, 2.0, 3.0], "input", False),
+        ("Sigmoid", "input", False),
+        ("input", "Sigmoid", False),
+    ],
+)
+def test_powers_whose_exponent_may_be_zero_are_found(base: Any, exponent: Any, is_wrong: bool) -> None:
+    nodes, constants, names = [], {}, []
+    for name, maker in (("b", base), ("e", exponent)):
+        if isinstance(maker, list):
+            constants[name] = np.array(maker, np.float32)
+        elif maker != "input":
+            nodes.append(helper.make_node(maker, [name], [f"{name}/made"]))
+        names.append(nodes[-1].output[0] if nodes and nodes[-1].input[0] == name else name)
+    nodes.append(helper.make_node("Pow", names, ["y"]))
+    inputs = {name: [4, 3] for name in ("b", "e") if name not in constants}
+    assert names_in(model_of(nodes, inputs, constants)) == ["pow-zero-computed"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "scale", "is_wrong"),
+    [
+        ("Ceil", np.uint16, 3.8e-6, True),
+        ("Round", np.int16, 3.8e-6, True),
+        ("Ceil", np.uint16, 3.82e-6, False),
+        ("Ceil", np.uint8, 3.8e-6, False),
+        ("Floor", np.uint16, 3.8e-6, False),
+    ],
+)
+def test_rounding_of_16_bits_is_found_by_its_scale(op: str, kind: Any, scale: float, is_wrong: bool) -> None:
+    model = quantised([helper.make_node(op, ["x"], ["y"])], [2, 3], kind, {"scale": np.float32(scale)})
+    assert names_in(model) == ["ceil-fine-scale"] * is_wrong
+
+
+INT64 = onnx.TensorProto.INT64
+MAKERS_OF_INDICES: dict[str, tuple[list[tuple[str, list[str], dict[str, Any]]], bool]] = {
+    "input": ([("Identity", ["i"], {})], False),
+    "difference": ([("Sub", ["i", "two"], {})], True),
+    "sum with a negative constant": ([("Add", ["i", "minus"], {})], True),
+    "sum with a positive constant": ([("Add", ["i", "two"], {})], False),
+    "moved difference": (
+        [("Sub", ["i", "two"], {}), ("Unsqueeze", ["", "axis"], {}), ("Squeeze", ["", "axis"], {})],
+        True,
+    ),
+    "part of a list": ([("Sub", ["i", "two"], {}), ("Concat", ["i", ""], {"axis": 0})], True),
+    "limited difference": ([("Sub", ["i", "two"], {}), ("Max", ["", "two"], {})], False),
+    "largest index": ([("ArgMax", ["x"], {"axis": 1, "keepdims": 1})], False),
+    "rounded number": ([("Floor", ["x"], {}), ("Cast", [""], {"to": INT64})], True),
+    "limited number": ([("Relu", ["x"], {}), ("Floor", [""], {}), ("Cast", [""], {"to": INT64})], False),
+    "number of a Clip": ([("Clip", ["x", "zero", "many"], {}), ("Cast", [""], {"to": INT64})], False),
+    "number of a Clip from -1": ([("Clip", ["x", "less", "many"], {}), ("Cast", [""], {"to": INT64})], True),
+    "counted from the start": (
+        [
+            ("Sub", ["i", "two"], {}),
+            ("Less", ["y0", "none"], {}),
+            ("Add", ["y0", "size"], {}),
+            ("Where", ["y1", "y2", "y0"], {}),
+        ],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("makers", "is_wrong"), list(MAKERS_OF_INDICES.values()), ids=list(MAKERS_OF_INDICES))
+def test_computed_indices_are_found_if_they_may_be_negative(
+    makers: list[tuple[str, list[str], dict[str, Any]]], is_wrong: bool
+) -> None:
+    nodes = [
+        helper.make_node(op, [name or f"y{number - 1}" for name in inputs], [f"y{number}"], **attributes)
+        for number, (op, inputs, attributes) in enumerate(makers)
+    ]
+    nodes.append(helper.make_node("GatherElements", ["x", nodes[-1].output[0]], ["y"], axis=1))
+    numbers = {"two": 2, "minus": -2, "none": 0, "size": 8}
+    constants = {name: np.array(number) for name, number in numbers.items()}
+    constants |= {name: np.float32(number) for name, number in {"zero": 0, "many": 7, "less": -1}.items()}
+    model = onnx.load_from_string(
+        model_of(nodes, {"x": [4, 8], "i": [4, 8]}, {**constants, "axis": np.array([0])}, 18)
+    )
+    model.graph.input[1].type.tensor_type.elem_type = INT64
+    assert names_in(model.SerializeToString()) == ["negative-indices"] * is_wrong
 
 
 def half_model(nodes: Sequence[Any], shape: Sequence[int], constants: Mapping[str, Any]) -> bytes:

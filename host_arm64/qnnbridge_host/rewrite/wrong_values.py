@@ -41,7 +41,7 @@ _OF_A_MATRIX = 2
 
 
 @for_matches("Pow", ("pow-negative-zero", "pow-high", "pow-zero"), "Pow")
-def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+def _powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace Pow with an integer exponent by products; limit the base of a zeroth power to 1 from below."""
     value = editor.constant(node.input[1], 1)
     exponent = -1.0 if value is None else float(value.reshape(-1)[0])
@@ -79,6 +79,20 @@ def _limit_base(editor: Editor, node: Any) -> list[Any] | None:
     # Any base gives 1; of zero QNN's zeroth power is 0.
     node.input[0] = chain("Max", chain.x, chain.constant(1.0))
     return [*chain.made, node]
+
+
+@for_matches("Pow", ("pow-zero-computed",), "Pow with several exponents")
+def _ones_of_zeroth_powers(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Replace the base of a zeroth power by 1: any base to the power of zero is 1."""
+    chain = NodeChain(editor, node)
+    is_zero = chain("Equal", node.input[1], editor.like(node.input[1], 0, "zero"))
+    node.input[0] = chain("Where", is_zero, chain.constant(1.0), chain.x)
+    return [*chain.made, node]
+
+
+def rewrite_powers(editor: Editor) -> list[str]:
+    """Rewrite a Pow that QNN computes wrong for a base of zero or a high exponent."""
+    return [*_powers_by_products(editor), *_ones_of_zeroth_powers(editor)]
 
 
 @for_matches("Resize", ("resize-nearest",), "Resize to nearest values")
