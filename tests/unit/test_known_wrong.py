@@ -705,13 +705,23 @@ def test_averages_of_quantised_values_that_were_measured_in_used_hosts(
 
 
 @pytest.mark.parametrize(
-    ("kind", "axis", "is_wrong"), [(np.uint8, 1, True), (np.uint8, -1, False), (np.uint16, 1, False)]
+    ("kind", "shape", "axis", "is_wrong"),
+    [
+        (np.uint8, [2, 3, 8], 1, True),
+        (np.uint8, [2, 3, 8], -1, False),
+        (np.uint16, [2, 3, 8], 1, False),
+        (np.uint8, [1, 3, 8], 0, True),
+        (np.uint8, [2, 3, 4, 5], 0, False),
+        (np.uint8, [2, 3, 4, 5], 1, True),
+        (np.uint8, [2, 2, 3, 4, 5], 0, True),
+        (np.uint8, [2, 2, 3, 4, 5], 1, False),
+    ],
 )
 def test_cumulative_sums_of_8_bits_are_wrong_along_other_axes_than_the_last(
-    kind: Any, axis: int, is_wrong: bool
+    kind: Any, shape: list[int], axis: int, is_wrong: bool
 ) -> None:
     one = helper.make_node("CumSum", ["x", "axis"], ["y"])
-    found = names_in(quantised([one], [2, 3, 8], kind, {"axis": np.array(axis)}))
+    found = names_in(quantised([one], shape, kind, {"axis": np.array(axis)}))
     assert found == ["cum-sum-bytes"] * is_wrong
 
 
@@ -737,6 +747,22 @@ def test_maxima_that_were_measured_in_used_hosts(shape: list[int], attributes: d
     assert names_in(model_of([one], {"x": [1, 3, *shape]}, {})) == [f"max-pool-{found}"] * bool(found)
 
 
+@pytest.mark.parametrize(("channels", "nodes", "is_wrong"), [(1, 0, False), (1, 1, True), (3, 0, True)])
+def test_a_float16_maximum_of_one_channel_at_the_input_is_right(channels: int, nodes: int, is_wrong: bool) -> None:
+    pool = helper.make_node(
+        "MaxPool", ["a" * nodes or "x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4
+    )
+    negative = [helper.make_node("Neg", ["x"], ["a"])][:nodes]
+    assert names_in(half_model([*negative, pool], [1, channels, 8, 8], {})) == ["max-pool-even"] * is_wrong
+
+
+@pytest.mark.parametrize(("shape", "count", "is_wrong"), [([12, 20, 3], 9, True), ([12, 20, 3], 8, False)])
+def test_many_slices_of_quantised_values_are_found(shape: list[int], count: int, is_wrong: bool) -> None:
+    one = helper.make_node("GatherND", ["x", "i"], ["y"])
+    found = names_in(quantised([one], shape, np.uint8, {"i": np.zeros([count, 1], np.int64)}))
+    assert found == ["gather-nd-slices"] * is_wrong
+
+
 @pytest.mark.parametrize(
     ("shape", "indices", "constant", "is_wrong"),
     [
@@ -745,6 +771,9 @@ def test_maxima_that_were_measured_in_used_hosts(shape: list[int], attributes: d
         ([20, 4, 6], [8, 1], False, False),
         ([20, 4, 6], [5, 1], True, True),
         ([20, 4, 6], [4, 1], True, False),
+        ([12, 6, 3], [5, 1], True, False),
+        ([12, 6, 3], [9, 1], True, True),
+        ([12, 16, 4], [9, 1], True, False),
         ([6, 5, 4, 3], [12, 2], False, True),
         ([20, 4], [20, 1], False, False),
     ],

@@ -187,7 +187,7 @@ def rewrite_max_pools(editor: Editor) -> list[str]:
 @for_matches("LpPool", ("lp-pool-same",), "LpPool with auto_pad")
 def pads_of_lp_pools(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace auto_pad of an LpPool by pads, and by a Slice where ONNX Runtime's first window begins inside."""
-    window, made = window_of_node(record), slid_sizes(record.given, record.attributes)
+    window, made = window_of_node(record), slid_sizes([*record.given], record.attributes)
     value, pads, nodes = node.input[0], [window["before"], window["after"]], []
     for axis, (size, kernel, step, out) in enumerate(
         zip(window["sizes"], window["kernel"], window["strides"], made, strict=True), 2
