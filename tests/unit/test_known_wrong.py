@@ -910,6 +910,38 @@ def test_computed_indices_are_found_if_they_may_be_negative(
     assert names_in(model.SerializeToString()) == ["negative-indices"] * is_wrong
 
 
+@pytest.mark.parametrize(
+    ("op", "number", "maker", "is_wrong"),
+    [
+        ("Equal", math.inf, "", True),
+        ("Equal", -math.inf, "Neg", True),
+        ("Equal", 65504.0, "", False),
+        ("Greater", math.inf, "", False),
+        ("Equal", math.inf, "Log", False),
+    ],
+)
+def test_comparisons_with_infinity_are_found(op: str, number: float, maker: str, is_wrong: bool) -> None:
+    nodes = [helper.make_node(maker, ["x"], ["a"])] if maker else []
+    operands = ["a" if maker else "x", "k"]
+    for order in (operands, operands[::-1]):
+        model = model_of([*nodes, helper.make_node(op, order, ["y"])], {"x": [3, 4]}, {"k": np.float32(number)})
+        assert names_in(model) == ["equal-infinity"] * is_wrong
+
+
+def test_infinite_values_of_a_mask_made_by_where_are_right() -> None:
+    nodes = [helper.make_node("Where", ["x", "k", "zero"], ["a"]), helper.make_node("Equal", ["a", "k"], ["y"])]
+    model = model_of(nodes, {"x": [3, 4]}, {"k": np.float32(-math.inf), "zero": np.float32(0)})
+    assert names_in(model) == []
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_a_resize_to_one_is_found(mode: str) -> None:
+    attributes = {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel"}
+    one = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **attributes)
+    model = model_of([one], {"x": [1, 3, 8, 8]}, {"sizes": np.array([1, 3, 1, 4])})
+    assert names_in(model) == ["resize-linear-to-one"]
+
+
 def half_model(nodes: Sequence[Any], shape: Sequence[int], constants: Mapping[str, Any]) -> bytes:
     model = onnx.load_from_string(model_of(nodes, {"x": shape}, constants))
     model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16

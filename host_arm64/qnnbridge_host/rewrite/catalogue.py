@@ -228,6 +228,11 @@ REWRITES: Final = (
         operators.sign_beside_scale,
     ),
     Rewrite(
+        "infinite-limits",
+        "Min or Max with infinity is inserted before Equal with infinity",
+        wrong_values.limit_to_infinity,
+    ),
+    Rewrite(
         "cast-truth",
         "Cast of negative integers to booleans becomes Equal and Not",
         wrong_values.truth_by_equal,

@@ -233,6 +233,24 @@ def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
     return chain.nodes()
 
 
+@for_matches("Equal", ("equal-infinity",), "Equal with infinity")
+def limit_to_infinity(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Insert Min with infinity, or Max with minus infinity, before a comparison with it.
+
+    The two do not change any number. QNN represents an infinite input by a number that differs from infinity.
+    """
+    place = 0 if editor.constant(node.input[0]) is None else 1
+    infinite = editor.constant(node.input[1 - place], _SMALL)
+    if infinite is None:
+        return None
+    chain = NodeChain(editor, node)
+    for op, limit in (("Min", math.inf), ("Max", -math.inf)):
+        if (infinite == limit).any():
+            value = node.input[place]
+            node.input[place] = chain(op, value, editor.like(value, limit, "infinity"))
+    return [*chain.made, node]
+
+
 @for_matches("OneHot", ("one-hot-negative",), "OneHot")
 def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Convert negative indices of OneHot, which count from the end, to indices from the start."""
