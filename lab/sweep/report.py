@@ -12,11 +12,13 @@ from typing import Any
 from lab.sweep.cases import float_model, quantised_model
 from qnnbridge_host.model import known_wrong
 from qnnbridge_host.model.known_wrong import KnownWrong
-from qnnbridge_host.numerics.cases import Case
+from qnnbridge_host.numerics.cases import Case, feeds_of
 
 Line = Mapping[str, Any]
 # Default architecture of a sweep.
 ARCH = 73
+# Types of a tensor that is or may be a float: not inferred, float.
+_MAYBE_FLOAT = (0, 1)
 
 
 def read(path: Path) -> list[Line]:
@@ -36,12 +38,14 @@ def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
 
 
 def model_to_read(case: Case) -> Any:
-    """Return the case's model; a quantised one has arbitrary ranges."""
-    model = float_model(case)
+    """Return the case's model; a quantised one has arbitrary ranges, except those of the inputs."""
     if not case.form.startswith("qdq"):
-        return model
-    names = [value.name for value in (*model.graph.input, *float_model(case, every_output=True).graph.output)]
-    return quantised_model(case, dict.fromkeys(names, (-1.0, 1.0)))
+        return float_model(case)
+    results = float_model(case, every_output=True).graph.output
+    ranges = {one.name: (-1.0, 1.0) for one in results if one.type.tensor_type.elem_type in _MAYBE_FLOAT}
+    for name, one in feeds_of(case).items():
+        ranges[name] = (float(one.min(initial=0)), float(one.max(initial=0)))
+    return quantised_model(case, ranges)
 
 
 def tally(lines: Sequence[Line]) -> dict[str, Counter[str]]:

@@ -493,7 +493,7 @@ def test_numbers_that_grow_without_limit_are_not_computed() -> None:
     nodes += [helper.make_node("Mul", [f"s{k}", f"s{k}"], [f"s{k + 1}"]) for k in range(80)]
     nodes += [helper.make_node("Where", ["x"], ["w"]), helper.make_node("Reshape", ["x", "s80"], ["r"])]
     nodes += [helper.make_node("Pow", ["r", "x"], ["y"])]
-    assert names_in(model_of(nodes, {"x": [7, 9]})) == []
+    assert names_in(model_of(nodes, {"x": [7, 9]})) == ["pow-zero-computed"]
 
 
 def rms(order: Sequence[str], maker: str = "Reciprocal", shape: Sequence[int] = (1, 4, 8)) -> bytes:
@@ -705,13 +705,23 @@ def test_averages_of_quantised_values_that_were_measured_in_used_hosts(
 
 
 @pytest.mark.parametrize(
-    ("kind", "axis", "is_wrong"), [(np.uint8, 1, True), (np.uint8, -1, False), (np.uint16, 1, False)]
+    ("kind", "shape", "axis", "is_wrong"),
+    [
+        (np.uint8, [2, 3, 8], 1, True),
+        (np.uint8, [2, 3, 8], -1, False),
+        (np.uint16, [2, 3, 8], 1, False),
+        (np.uint8, [1, 3, 8], 0, True),
+        (np.uint8, [2, 3, 4, 5], 0, False),
+        (np.uint8, [2, 3, 4, 5], 1, True),
+        (np.uint8, [2, 2, 3, 4, 5], 0, True),
+        (np.uint8, [2, 2, 3, 4, 5], 1, False),
+    ],
 )
 def test_cumulative_sums_of_8_bits_are_wrong_along_other_axes_than_the_last(
-    kind: Any, axis: int, is_wrong: bool
+    kind: Any, shape: list[int], axis: int, is_wrong: bool
 ) -> None:
     one = helper.make_node("CumSum", ["x", "axis"], ["y"])
-    found = names_in(quantised([one], [2, 3, 8], kind, {"axis": np.array(axis)}))
+    found = names_in(quantised([one], shape, kind, {"axis": np.array(axis)}))
     assert found == ["cum-sum-bytes"] * is_wrong
 
 
@@ -737,6 +747,22 @@ def test_maxima_that_were_measured_in_used_hosts(shape: list[int], attributes: d
     assert names_in(model_of([one], {"x": [1, 3, *shape]}, {})) == [f"max-pool-{found}"] * bool(found)
 
 
+@pytest.mark.parametrize(("channels", "nodes", "is_wrong"), [(1, 0, False), (1, 1, True), (3, 0, True)])
+def test_a_float16_maximum_of_one_channel_at_the_input_is_right(channels: int, nodes: int, is_wrong: bool) -> None:
+    pool = helper.make_node(
+        "MaxPool", ["a" * nodes or "x"], ["y"], kernel_shape=[2, 2], strides=[2, 2], pads=[1] * 4
+    )
+    negative = [helper.make_node("Neg", ["x"], ["a"])][:nodes]
+    assert names_in(half_model([*negative, pool], [1, channels, 8, 8], {})) == ["max-pool-even"] * is_wrong
+
+
+@pytest.mark.parametrize(("shape", "count", "is_wrong"), [([12, 20, 3], 9, True), ([12, 20, 3], 8, False)])
+def test_many_slices_of_quantised_values_are_found(shape: list[int], count: int, is_wrong: bool) -> None:
+    one = helper.make_node("GatherND", ["x", "i"], ["y"])
+    found = names_in(quantised([one], shape, np.uint8, {"i": np.zeros([count, 1], np.int64)}))
+    assert found == ["gather-nd-slices"] * is_wrong
+
+
 @pytest.mark.parametrize(
     ("shape", "indices", "constant", "is_wrong"),
     [
@@ -745,6 +771,9 @@ def test_maxima_that_were_measured_in_used_hosts(shape: list[int], attributes: d
         ([20, 4, 6], [8, 1], False, False),
         ([20, 4, 6], [5, 1], True, True),
         ([20, 4, 6], [4, 1], True, False),
+        ([12, 6, 3], [5, 1], True, False),
+        ([12, 6, 3], [9, 1], True, True),
+        ([12, 16, 4], [9, 1], True, False),
         ([6, 5, 4, 3], [12, 2], False, True),
         ([20, 4], [20, 1], False, False),
     ],
@@ -770,6 +799,147 @@ def test_steps_through_integers_of_five_dimensions(axis: int, step: int, kind: i
     )
     model.graph.input[0].type.tensor_type.elem_type = kind
     assert names_in(bytes(model.SerializeToString())) == ["slice-five-integers"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("shape", "kernel", "strides", "auto_pad", "is_wrong"),
+    [
+        ([8, 8], [1, 1], [2, 2], "SAME_UPPER", True),
+        ([8, 8], [3, 1], [2, 2], "SAME_LOWER", True),
+        ([9, 9], [2, 2], [3, 3], "SAME_UPPER", True),
+        ([9], [2], [3], "SAME_UPPER", True),
+        ([9, 9], [1, 1], [2, 2], "SAME_UPPER", False),  # the last window ends at the last value
+        ([8, 8], [2, 2], [3, 3], "SAME_UPPER", False),
+        ([8, 8], [3, 3], [2, 2], "SAME_UPPER", False),
+        ([8, 8], [1, 1], [2, 2], "VALID", False),
+    ],
+)
+def test_an_lp_pool_with_auto_pad_whose_windows_end_early_is_found(
+    shape: list[int], kernel: list[int], strides: list[int], auto_pad: str, is_wrong: bool
+) -> None:
+    one = helper.make_node("LpPool", ["x"], ["y"], kernel_shape=kernel, strides=strides, auto_pad=auto_pad)
+    assert names_in(model_of([one], {"x": [1, 3, *shape]})) == ["lp-pool-same"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("base", "exponent", "is_wrong"),
+    [
+        ("input", "input", True),
+        ("Abs", "Floor", True),
+        ("input", [0.0, 1.0, 2.0], True),
+        ([0.0, 1.0, 2.0], "input", True),
+        ("input", [1.0, 2.0, 3.0], False),
+        ([1.0, 2.0, 3.0], "input", False),
+        ("Sigmoid", "input", False),
+        ("input", "Sigmoid", False),
+    ],
+)
+def test_powers_whose_exponent_may_be_zero_are_found(base: Any, exponent: Any, is_wrong: bool) -> None:
+    nodes, constants, names = [], {}, []
+    for name, maker in (("b", base), ("e", exponent)):
+        if isinstance(maker, list):
+            constants[name] = np.array(maker, np.float32)
+        elif maker != "input":
+            nodes.append(helper.make_node(maker, [name], [f"{name}/made"]))
+        names.append(nodes[-1].output[0] if nodes and nodes[-1].input[0] == name else name)
+    nodes.append(helper.make_node("Pow", names, ["y"]))
+    inputs = {name: [4, 3] for name in ("b", "e") if name not in constants}
+    assert names_in(model_of(nodes, inputs, constants)) == ["pow-zero-computed"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "scale", "is_wrong"),
+    [
+        ("Ceil", np.uint16, 3.8e-6, True),
+        ("Round", np.int16, 3.8e-6, True),
+        ("Ceil", np.uint16, 3.82e-6, False),
+        ("Ceil", np.uint8, 3.8e-6, False),
+        ("Floor", np.uint16, 3.8e-6, False),
+    ],
+)
+def test_rounding_of_16_bits_is_found_by_its_scale(op: str, kind: Any, scale: float, is_wrong: bool) -> None:
+    model = quantised([helper.make_node(op, ["x"], ["y"])], [2, 3], kind, {"scale": np.float32(scale)})
+    assert names_in(model) == ["ceil-fine-scale"] * is_wrong
+
+
+INT64 = onnx.TensorProto.INT64
+MAKERS_OF_INDICES: dict[str, tuple[list[tuple[str, list[str], dict[str, Any]]], bool]] = {
+    "input": ([("Identity", ["i"], {})], False),
+    "difference": ([("Sub", ["i", "two"], {})], True),
+    "sum with a negative constant": ([("Add", ["i", "minus"], {})], True),
+    "sum with a positive constant": ([("Add", ["i", "two"], {})], False),
+    "moved difference": (
+        [("Sub", ["i", "two"], {}), ("Unsqueeze", ["", "axis"], {}), ("Squeeze", ["", "axis"], {})],
+        True,
+    ),
+    "part of a list": ([("Sub", ["i", "two"], {}), ("Concat", ["i", ""], {"axis": 0})], True),
+    "limited difference": ([("Sub", ["i", "two"], {}), ("Max", ["", "two"], {})], False),
+    "largest index": ([("ArgMax", ["x"], {"axis": 1, "keepdims": 1})], False),
+    "rounded number": ([("Floor", ["x"], {}), ("Cast", [""], {"to": INT64})], True),
+    "limited number": ([("Relu", ["x"], {}), ("Floor", [""], {}), ("Cast", [""], {"to": INT64})], False),
+    "number of a Clip": ([("Clip", ["x", "zero", "many"], {}), ("Cast", [""], {"to": INT64})], False),
+    "number of a Clip from -1": ([("Clip", ["x", "less", "many"], {}), ("Cast", [""], {"to": INT64})], True),
+    "counted from the start": (
+        [
+            ("Sub", ["i", "two"], {}),
+            ("Less", ["y0", "none"], {}),
+            ("Add", ["y0", "size"], {}),
+            ("Where", ["y1", "y2", "y0"], {}),
+        ],
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize(("makers", "is_wrong"), list(MAKERS_OF_INDICES.values()), ids=list(MAKERS_OF_INDICES))
+def test_computed_indices_are_found_if_they_may_be_negative(
+    makers: list[tuple[str, list[str], dict[str, Any]]], is_wrong: bool
+) -> None:
+    nodes = [
+        helper.make_node(op, [name or f"y{number - 1}" for name in inputs], [f"y{number}"], **attributes)
+        for number, (op, inputs, attributes) in enumerate(makers)
+    ]
+    nodes.append(helper.make_node("GatherElements", ["x", nodes[-1].output[0]], ["y"], axis=1))
+    numbers = {"two": 2, "minus": -2, "none": 0, "size": 8}
+    constants = {name: np.array(number) for name, number in numbers.items()}
+    constants |= {name: np.float32(number) for name, number in {"zero": 0, "many": 7, "less": -1}.items()}
+    model = onnx.load_from_string(
+        model_of(nodes, {"x": [4, 8], "i": [4, 8]}, {**constants, "axis": np.array([0])}, 18)
+    )
+    model.graph.input[1].type.tensor_type.elem_type = INT64
+    assert names_in(model.SerializeToString()) == ["negative-indices"] * is_wrong
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "maker", "is_wrong"),
+    [
+        ("Equal", math.inf, "", True),
+        ("Equal", -math.inf, "Neg", True),
+        ("Equal", 65504.0, "", False),
+        ("Greater", math.inf, "", False),
+        ("Equal", math.inf, "Log", False),
+    ],
+)
+def test_comparisons_with_infinity_are_found(op: str, number: float, maker: str, is_wrong: bool) -> None:
+    nodes = [helper.make_node(maker, ["x"], ["a"])] if maker else []
+    operands = ["a" if maker else "x", "k"]
+    for order in (operands, operands[::-1]):
+        model = model_of([*nodes, helper.make_node(op, order, ["y"])], {"x": [3, 4]}, {"k": np.float32(number)})
+        assert names_in(model) == ["equal-infinity"] * is_wrong
+
+
+def test_infinite_values_of_a_mask_made_by_where_are_right() -> None:
+    nodes = [helper.make_node("Where", ["x", "k", "zero"], ["a"]), helper.make_node("Equal", ["a", "k"], ["y"])]
+    model = model_of(nodes, {"x": [3, 4]}, {"k": np.float32(-math.inf), "zero": np.float32(0)})
+    assert names_in(model) == []
+
+
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_a_resize_to_one_is_found(mode: str) -> None:
+    attributes = {"mode": mode, "coordinate_transformation_mode": "pytorch_half_pixel"}
+    one = helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], **attributes)
+    model = model_of([one], {"x": [1, 3, 8, 8]}, {"sizes": np.array([1, 3, 1, 4])})
+    assert names_in(model) == ["resize-linear-to-one"]
 
 
 def half_model(nodes: Sequence[Any], shape: Sequence[int], constants: Mapping[str, Any]) -> bytes:

@@ -349,12 +349,13 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # `kernel`, `strides`, `dilations`, `before` and `after` (the pads, also those of auto_pad); for poolings `made`,
 # the sizes of the result; `users`, the operators that read the result, and `beside`, the inputs of each; `output`,
 # the result's name; `node_name`, the node's own name; for reductions `reduced`, their axes. Functions of the index
-# of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`;
-# `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets; `fed(1)`, the type of the
-# model input whose values input 1 has, "" if they are computed; `way(1, 0)`, the operator that computes input 1 and
-# the operator that computes input 0 of that operator, if they exist. `merged_gelu()` and similar functions return
-# what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression after a check that it contains
-# only arithmetic, comparisons, calls of these functions and comprehensions, so that the table cannot run code.
+# of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`,
+# `scales(0)`; `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets; `fed(1)`,
+# the type of the model input whose values input 1 has, "" if they are computed; `way(1, 0)`, the operator that
+# computes input 1 and the operator that computes input 0 of that operator, if they exist. `merged_gelu()` and
+# similar functions return what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression after a
+# check that it contains only arithmetic, comparisons, calls of these functions and comprehensions, so that the
+# table cannot run code.
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
@@ -488,10 +489,15 @@ def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
     return found
 
 
-def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
+def _dequantized(graph: GraphIndex, node: GraphNode, number: int) -> GraphNode:
     maker = graph.origin(_input(node, number).name)
-    if maker is None:
+    if maker is None or maker.op not in _QUANTISED:
         raise Unknown
+    return maker
+
+
+def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
+    maker = _dequantized(graph, node, number)
     # The zero point of a DequantizeLinear has the type of the stored integers.
     stored = maker.input(2) or maker.input(0)
     if stored is None or not stored.type:
@@ -611,6 +617,8 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "most": _most,
     # Type of the integers of a quantised input.
     "quantised": _quantised,
+    # Scales of a quantised input.
+    "scales": lambda graph, node, number: _values(_dequantized(graph, node, number), 1),
     # Functions without an index: whether a nearest Resize differs from ONNX's definition, and what QNN merges or
     # moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),

@@ -264,20 +264,71 @@ def cancels_casts(graph: GraphIndex, cast: GraphNode) -> bool:
 _MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile", "Transpose"))
 
 
-def may_be_negative(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether integers come from a Cast of floats, a Neg or a Sub, directly or through moves of values.
+# Operators whose result is negative only if one of the inputs is.
+_KEEPS_SIGN: Final = frozenset(("Add", "Concat", "Max", "Min", "Mul"))
+# Operators on floats whose result is never negative, and those that do not make a number negative.
+_POSITIVE: Final = frozenset(("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"))
+_ROUNDS: Final = frozenset(("Cast", "Ceil", "Floor", "Round"))
 
-    Integer inputs of the model are usually masks and indices; they count as not negative.
+
+def may_be_negative(graph: GraphIndex, node: GraphNode, number: int) -> bool:
+    """Return whether integers of an input come from a Cast of floats, a Neg, a Sub or a negative constant.
+
+    Moves of values, sums, products and conditions may be in between. Integer inputs of the model are usually masks
+    and indices; they count as not negative.
     """
+    waiting = [node.given[number]]
     for _ in range(_MOST_BETWEEN):
-        maker = graph.origin(node.given[0].name)
+        if not waiting:
+            return False
+        tensor = waiting.pop()
+        maker = None if tensor.constant else graph.origin(tensor.name)
+        if maker is None:
+            if _is_below_zero(tensor):
+                return True
+        elif maker.op in _MOVES_VALUES or _does_nothing(maker):
+            waiting += [one for one in maker.given if not one.constant][:1]
+        elif maker.op == "Cast":
+            if maker.given[0].type in ("", "float", "float16"):
+                if not _has_lower_limit(graph, maker.given[0]):
+                    return True
+            else:
+                waiting.append(maker.given[0])
+        elif maker.op in ("Neg", "Sub"):
+            return True
+        elif maker.op == "Where":
+            waiting += () if _counts_from_start(graph, maker) else maker.given[1:]
+        elif maker.op in _KEEPS_SIGN and not (maker.op == "Max" and _has_lower_limit(graph, tensor)):
+            waiting += maker.given
+    return False
+
+
+def _is_below_zero(tensor: GraphTensor) -> bool:
+    return bool(tensor.values) and any(isinstance(one, (int, float)) and one < 0 for one in tensor.values or ())
+
+
+def _has_lower_limit(graph: GraphIndex, tensor: GraphTensor) -> bool:
+    """Return whether a tensor cannot be negative because of a Clip, a Max or an operator like Relu."""
+    for _ in range(_MOST_BETWEEN):
+        maker = graph.origin(tensor.name)
         if maker is None:
             return False
-        node = maker
-        from_whole = node.op == "Cast" and node.given[0].type not in ("", "float", "float16")
-        if not (from_whole or node.op in _MOVES_VALUES or _does_nothing(node)):
-            return node.op in ("Cast", "Neg", "Sub")
+        if maker.op in _POSITIVE:
+            return True
+        if maker.op in ("Clip", "Max"):
+            limits = maker.given if maker.op == "Max" else maker.given[1:2]
+            numbers = [min(one.values) for one in limits if one.constant and one.values]
+            return bool(max(numbers, default=maker.get("min", -1)) >= 0)
+        if maker.op not in _MOVES_VALUES | _ROUNDS:
+            return False
+        tensor = maker.given[0]
     return False
+
+
+def _counts_from_start(graph: GraphIndex, where: GraphNode) -> bool:
+    """Return whether a Where replaces negative indices: Where(Less(i, 0), i + size, i)."""
+    condition = graph.origin(where.given[0].name)
+    return condition is not None and condition.op == "Less" and condition.given[0].name == where.given[-1].name
 
 
 def _does_nothing(node: GraphNode) -> bool:

@@ -172,8 +172,8 @@ def _moved(feeds: Feeds, steps: Mapping[str, float], rng: np.random.Generator) -
     for name, value in feeds.items():
         if value.dtype.kind == "f":
             sign = rng.choice([-1.0, 1.0], value.shape)
-            value = np.asarray(
-                value + sign * (np.abs(value) * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype
-            )
+            # An infinite value is not rounded; infinity minus infinity would be NaN.
+            size = np.where(np.isfinite(value), np.abs(value), 0)
+            value = np.asarray(value + sign * (size * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype)
         found[name] = value
     return found

@@ -101,8 +101,8 @@ REWRITES: Final = (
     Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
     Rewrite(
         "negative-indices",
-        "constant negative indices, which count from the end, become indices from the start",
-        constants.count_indices_from_start,
+        "negative indices that are constants or computed, which count from the end, become indices from the start",
+        gathers.count_indices_from_start,
     ),
     Rewrite("gemm-scale", "alpha and beta of Gemm move into its constants", operators.fold_gemm_scale),
     Rewrite("clip-limits", "Clip with computed limits becomes Max and Min", operators.clip_by_min_max),
@@ -172,8 +172,8 @@ REWRITES: Final = (
     Rewrite(
         "power-products",
         "Pow with exponents of 2 to 16 that QNN computes wrong for zeros becomes products; Max is inserted before "
-        "a zeroth power",
-        wrong_values.powers_by_products,
+        "a zeroth power, and Where before a power with several exponents",
+        wrong_values.rewrite_powers,
     ),
     Rewrite(
         "pool-ceil",
@@ -190,6 +190,11 @@ REWRITES: Final = (
         "padding of a MaxPool before an even width becomes copies of the edges; the stride of a MaxPool of width 1 "
         "becomes a Slice",
         poolings.rewrite_max_pools,
+    ),
+    Rewrite(
+        "lp-pool",
+        "auto_pad of an LpPool whose last window ends before the image becomes pads",
+        poolings.pads_of_lp_pools,
     ),
     Rewrite("gather-list", "Gather with a table of indices becomes Gather with a list", gathers.gather_by_list),
     Rewrite(
@@ -221,6 +226,11 @@ REWRITES: Final = (
         "negative-scale",
         "negative scales of quantised values, which QNN treats as positive, become positive",
         operators.sign_beside_scale,
+    ),
+    Rewrite(
+        "infinite-limits",
+        "Min or Max with infinity is inserted before Equal with infinity",
+        wrong_values.limit_to_infinity,
     ),
     Rewrite(
         "cast-truth",

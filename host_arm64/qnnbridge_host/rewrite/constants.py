@@ -152,7 +152,7 @@ _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 
 
 @for_nodes(_ALONG_AXIS | _BY_COORDINATES, "nodes with negative indices")
-def count_indices_from_start(editor: Editor, node: Any) -> list[Any] | None:
+def count_constant_indices(editor: Editor, node: Any) -> list[Any] | None:
     """Replace negative constant indices by the equal indices from the start, because QNN's results are wrong for
     some of them."""
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])

@@ -1,6 +1,7 @@
-"""Rewrites of Gather and GatherND nodes for which QNN returns the wrong elements.
+"""Rewrites of nodes with indices, such as Gather, for which QNN uses the wrong elements.
 
-Each rewrite changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
+Each rewrite except that of constant indices changes only nodes that match a row of the known-wrong table
+(`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import numpy as np
 
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
+from qnnbridge_host.rewrite.constants import count_constant_indices
 from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
-from qnnbridge_host.rewrite.rewriting import NodeChain, for_matches, reshaped, set_attribute, unchanged
+from qnnbridge_host.rewrite.rewriting import NodeChain, dtype_of, for_matches, reshaped, set_attribute, unchanged
 from qnnbridge_protocol.elements import ElementType
 
 # Number of dimensions of a list of coordinates.
@@ -85,3 +87,23 @@ def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
     return [first, node, reshaped(editor, node, made_shape)]
+
+
+@for_matches(("GatherElements", "ScatterElements", "ScatterND"), ("negative-indices",), "computed indices")
+def _count_computed_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Add the size of the dimension to negative indices that the model computes."""
+    shape, indices = editor.shape(node.input[0]), editor.shape(node.input[1])
+    if not shape or not indices:
+        return None
+    # Each index of ScatterND is a list of coordinates.
+    sizes = shape[: indices[-1]] if node.op_type == "ScatterND" else shape[record.attributes.get("axis", 0)]
+    chain, kind = NodeChain(editor, node), dtype_of(editor, node.input[1])
+    zero, size = (editor.add_constant(np.array(number, kind), "from_start") for number in (0, sizes))
+    index = node.input[1]
+    node.input[1] = chain("Where", chain("Less", index, zero), chain("Add", index, size), index)
+    return [*chain.made, node]
+
+
+def count_indices_from_start(editor: Editor) -> list[str]:
+    """Replace negative indices, which count from the end, by the equal indices from the start."""
+    return [*count_constant_indices(editor), *_count_computed_indices(editor)]

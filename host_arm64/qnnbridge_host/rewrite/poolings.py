@@ -15,6 +15,7 @@ from qnnbridge_host.graph import shapes
 from qnnbridge_host.graph.model_index import Editor
 from qnnbridge_host.model.graph_index import GraphNode
 from qnnbridge_host.model.known_wrong import window_of_node
+from qnnbridge_host.model.static_shapes import slid_sizes
 from qnnbridge_host.rewrite.rewriting import (
     LAST,
     drop_attribute,
@@ -181,6 +182,26 @@ def _step_before_pool(editor: Editor, node: Any, record: GraphNode) -> list[Any]
 def rewrite_max_pools(editor: Editor) -> list[str]:
     """Rewrite a MaxPool that QNN computes wrong because of its padding or a kernel that is one wide."""
     return [*_copy_edges(editor), *_step_before_pool(editor)]
+
+
+@for_matches("LpPool", ("lp-pool-same",), "LpPool with auto_pad")
+def pads_of_lp_pools(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Replace auto_pad of an LpPool by pads, and by a Slice where ONNX Runtime's first window begins inside."""
+    window, made = window_of_node(record), slid_sizes([*record.given], record.attributes)
+    value, pads, nodes = node.input[0], [window["before"], window["after"]], []
+    for axis, (size, kernel, step, out) in enumerate(
+        zip(window["sizes"], window["kernel"], window["strides"], made, strict=True), 2
+    ):
+        # The windows together are shorter than the image. ONNX Runtime divides the rest, and rounds towards zero.
+        rest = size - (out - 1) * step - kernel
+        start = (rest if record.attributes["auto_pad"] == "SAME_UPPER" else rest - 1) // 2
+        if start > 0:
+            nodes.append(sliced(editor, node, value, axis, start, LAST))
+            value = nodes[-1].output[0]
+    node.input[0] = value
+    drop_attribute(node, "auto_pad")
+    set_attribute(node, "pads", [*pads[0], *pads[1]])
+    return [*nodes, node]
 
 
 def pool_whole_windows(editor: Editor) -> list[str]:

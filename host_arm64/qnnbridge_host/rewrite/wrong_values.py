@@ -41,7 +41,7 @@ _OF_A_MATRIX = 2
 
 
 @for_matches("Pow", ("pow-negative-zero", "pow-high", "pow-zero"), "Pow")
-def powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+def _powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace Pow with an integer exponent by products; limit the base of a zeroth power to 1 from below."""
     value = editor.constant(node.input[1], 1)
     exponent = -1.0 if value is None else float(value.reshape(-1)[0])
@@ -79,6 +79,20 @@ def _limit_base(editor: Editor, node: Any) -> list[Any] | None:
     # The zeroth power of any base is 1, but QNN returns 0 for a base of 0.
     node.input[0] = chain("Max", chain.x, chain.constant(1.0))
     return [*chain.made, node]
+
+
+@for_matches("Pow", ("pow-zero-computed",), "Pow with several exponents")
+def _ones_of_zeroth_powers(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Replace the base of a zeroth power by 1: any base to the power of zero is 1."""
+    chain = NodeChain(editor, node)
+    is_zero = chain("Equal", node.input[1], editor.like(node.input[1], 0, "zero"))
+    node.input[0] = chain("Where", is_zero, chain.constant(1.0), chain.x)
+    return [*chain.made, node]
+
+
+def rewrite_powers(editor: Editor) -> list[str]:
+    """Rewrite a Pow that QNN computes wrong for a base of zero or a high exponent."""
+    return [*_powers_by_products(editor), *_ones_of_zeroth_powers(editor)]
 
 
 @for_matches("Resize", ("resize-nearest",), "Resize to nearest values")
@@ -217,6 +231,24 @@ def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
     chain = NodeChain(editor, node)
     chain("Not", chain("Equal", chain.x, editor.like(chain.x, 0, "zero")))
     return chain.nodes()
+
+
+@for_matches("Equal", ("equal-infinity",), "Equal with infinity")
+def limit_to_infinity(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
+    """Insert Min with infinity, or Max with minus infinity, before a comparison with it.
+
+    The two do not change any number. QNN represents an infinite input by a number that differs from infinity.
+    """
+    place = 0 if editor.constant(node.input[0]) is None else 1
+    infinite = editor.constant(node.input[1 - place], _SMALL)
+    if infinite is None:
+        return None
+    chain = NodeChain(editor, node)
+    for op, limit in (("Min", math.inf), ("Max", -math.inf)):
+        if (infinite == limit).any():
+            value = node.input[place]
+            node.input[place] = chain(op, value, editor.like(value, limit, "infinity"))
+    return [*chain.made, node]
 
 
 @for_matches("OneHot", ("one-hot-negative",), "OneHot")
