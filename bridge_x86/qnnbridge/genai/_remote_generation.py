@@ -211,7 +211,7 @@ class RemoteGeneration:
         if self.tokens:
             raise GenerationUnsupported(
                 "Pictures and sound belong to the first prompt of a generator.",
-                cause=f"This one has {counted(len(self.tokens), 'token')}. onnxruntime-genai would ignore new inputs.",
+                cause=f"It has {counted(len(self.tokens), 'token')} already. onnxruntime-genai ignores new inputs.",
                 fix="Create a new Generator, and pass all messages with their pictures and sound.",
             )
         given = {name: tensor.as_numpy() for name, tensor in inputs._tensors.items()}
