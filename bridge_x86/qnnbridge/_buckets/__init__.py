@@ -259,7 +259,7 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
     given = {chunk: None} if isinstance(chunk, str) else chunk
     if not isinstance(given, Mapping) or len(given) != 1:
         raise OptionError(
-            f"chunk={chunk!r:.100} is not one dimension.",
+            f"chunk={chunk!r:.100} is not a dimension.",
             fix="Give its name: chunk='frames'; or its name and the model's context: chunk={'frames': 32}.",
         )
     ((name, context),) = given.items()
