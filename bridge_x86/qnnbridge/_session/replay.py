@@ -1,4 +1,4 @@
-"""Repeat the calls of a session after the death of a host: in the next host, on the CPU, or without the cache.
+"""Repeat the calls of a session after the death of a host: in the next host, on the CPU, or without a cache entry.
 
 A call goes through these states of the loop in `_supervision.retries`::
 
@@ -54,13 +54,15 @@ _log = log_of("qnnbridge.session")
 
 T = TypeVar("T")
 
-# Number of cache entries that may crash the host during one creation before the model itself is blamed.
+# Maximum number of cache entries that may crash the host during one creation. After that the model itself is
+# blamed.
 MAX_BAD_ENTRIES = 3
 
 
-class Live(NamedTuple):
-    """A session's number and the host process that has the session. One object contains both, so that no thread
-    combines the process of one host with the number in another host."""
+class HostedSession(NamedTuple):
+    """A session's number and the host process in which the session exists. One object contains both, so that no
+    thread combines the process with the session's number in another process.
+    """
 
     process: HostProcess
     session: int
@@ -79,7 +81,7 @@ class ReplayingSession:
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
-        self._lock = renew_in_forks(RLock())  # needed by `in_turn`
+        self._lock = renew_in_forks(RLock())  # re-entrant, as `in_turn` requires
         # Key and id of the cache entry that native code is processing, or that was loaded last.
         self._entry: tuple[str, str] | None = None
         # Result of the look-up in the cache (hit, miss, off) for this session.
@@ -93,7 +95,7 @@ class ReplayingSession:
         self._generation = 0
         self._closed = False
         # Process and number of the session that was created last, for fast calls. The process may have ended.
-        self.live: Live | None = None
+        self.live: HostedSession | None = None
         # Time at which the fast path repeats the checks that the slow path makes before every call.
         self.next_upkeep = 0.0
         # Number of calls that succeeded or were sent on the fast path.
@@ -211,7 +213,7 @@ class ReplayingSession:
             elif self.host.quarantine is not None:
                 self.host.quarantine.check_source(self.recipe.was_read_from, self.context.options_hash)
         except ModelQuarantined as error:
-            self._bear(error)
+            self._move_to_cpu_or_raise(error)
 
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
         """Handle a host's refusal of a quarantined model."""
@@ -222,9 +224,9 @@ class ReplayingSession:
             self.host.supervisor.check_quarantine(self.context)
         except ModelQuarantined as full:
             error = full
-        self._bear(error, compiled=details.get("compiled") is True)
+        self._move_to_cpu_or_raise(error, compiled=details.get("compiled") is True)
 
-    def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
+    def _move_to_cpu_or_raise(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
         """Move the session to the CPU if its options allow this; else raise the error."""
         recipe = self.recipe
         if recipe.spec.fallback != "cpu" or recipe.on_cpu or compiled or recipe.compiled:
@@ -252,7 +254,8 @@ class ReplayingSession:
             )
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
-            # No host has generation 0, so the next call creates the session again, with options for the CPU.
+            # No host process has the generation 0, so the next call creates the session again, with options for the
+            # CPU.
             self._generation = 0
             self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
@@ -269,8 +272,8 @@ class _SessionPolicy(Policy):
         self._session = session
         self._retry = retry
         self.may_repeat = retry > 0
-        # Whether the attempt runs on the CPU. Read before the attempt, because another thread may move the session
-        # to the CPU meanwhile, and the move helps only after a crash on QNN.
+        # Whether the attempt runs on the CPU. It is set before the attempt, because another thread may move the
+        # session to the CPU meanwhile, and moving helps only after a crash on QNN.
         self.on_cpu = session.recipe.on_cpu
 
     def check_quarantine(self) -> None:
@@ -286,7 +289,7 @@ class _SessionPolicy(Policy):
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
         session, supervisor = self._session, self._supervisor
-        # A daemon has already repeated the call, attributed the crash and explained it. This side only raises the
+        # A daemon has already repeated the call, and has attributed and explained the crash. Only raise the
         # daemon's error.
         if self._host.is_daemon:
             return False
@@ -314,8 +317,7 @@ class _SessionPolicy(Policy):
         if not (death.innocent and not isinstance(error, Closed) and patience.is_left()):
             # "pointless" means that a restart does not remove the cause, for example a missing library.
             if self._retry <= 0 or (error.retry == "pointless" and session.concerns_me(error)):
-                # Last resort: move to the CPU if this crash put the model into quarantine and fallback="cpu" allows
-                # it.
+                # Finally, move to the CPU if this crash put the model into quarantine and fallback="cpu" allows it.
                 return self.may_repeat and not self.on_cpu and session.went_to_cpu()
             self._retry -= 1
         self._supervisor.counters.retried_calls += death.lost
