@@ -78,9 +78,9 @@ class TestSplitting:
             ({"type": "image"}, "one of them"),
             ({"type": "image", "path": "a", "image": PICTURE}, "one of them"),
             ({"type": "image", "image": "a.png"}, "is bytes"),
-            ({"type": "video", "path": "a"}, "A part of a message"),
-            ({"type": "text", "text": 5}, "A part of a message"),
-            ("words", "A part of a message"),
+            ({"type": "video", "path": "a"}, "of a message is not valid"),
+            ({"type": "text", "text": 5}, "of a message is not valid"),
+            ("words", "of a message is not valid"),
         ],
     )
     def test_unknown_message_parts_are_refused(self, part: Any, words: str) -> None:

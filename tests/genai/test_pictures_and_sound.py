@@ -436,7 +436,7 @@ def test_invalid_arguments_of_the_processor_are_refused(multimodal: Made, host: 
 def test_a_text_model_has_no_processor(tmp_path: Path, host: qnnbridge.Host) -> None:
     model = genai.Model(write_model(tmp_path / "text", "dynamic"), host=host)
     assert model.info.modalities == ()
-    with pytest.raises(GenerationUnsupported, match="takes only text"):
+    with pytest.raises(GenerationUnsupported, match="accepts only text"):
         model.create_multimodal_processor()
     with pytest.raises(GenerationUnsupported, match="in pieces"):
         model.create_streaming_processor()

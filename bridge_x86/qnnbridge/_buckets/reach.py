@@ -262,8 +262,8 @@ def check_exact(
     if not usable:
         raise OptionError(
             f"chunk: an output depends on {context.left} steps of {name!r} before it and {context.right} after it, "
-            f"but the largest bucket has {plan.buckets[number][-1]}.",
-            fix=f"Give a bucket of more than {context.total}, preferably {4 * context.total}.",
+            f"but the largest bucket has only {plan.buckets[number][-1]}.",
+            fix=f"Give a bucket of more than {context.total} steps, preferably {4 * context.total}.",
         )
     # Use the shortest window, which has the most overlaps and therefore shows the most errors.
     length = usable[0]

@@ -156,11 +156,11 @@ class CrashReports:
         return (self.ended if _did_not_crash(record) else self)._write(record)
 
     def _write(self, record: CrashRecord) -> Path | None:
-        # imported here because it is slow, and needed only after a crash
+        # imported here because the import is slow and needed only after a crash
         from qnnbridge._diagnosis.crash import details_of, diagnose
 
         try:
-            import secrets  # imported here because it takes 8 ms and is rarely needed
+            import secrets  # imported here because the import takes 8 ms and is rarely needed
 
             # The name begins with the time in UTC and with a fixed width, so that sorting reports by name sorts
             # them by time, even if the time zone changes.
@@ -225,7 +225,7 @@ class CrashReports:
 
     def _drop_old(self) -> None:
         for path in self._files()[MAX_REPORTS:]:
-            # Another process may delete the same reports at the same time.
+            # Ignore a missing file, because another process may delete the same reports at the same time.
             path.unlink(missing_ok=True)
             path.with_suffix(".txt").unlink(missing_ok=True)
 

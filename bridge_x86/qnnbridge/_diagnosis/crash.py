@@ -369,7 +369,7 @@ def _apply(
         line, match = matches[-1]
         words |= {key: value.strip() for key, value in match.groupdict(default="").items()}
         said = shorten(line.split("what():")[-1])
-        # The line of the C++ runtime may already contain the text of the exception.
+        # Do not repeat the text of the exception if the line of the C++ runtime contains it.
         if not any(said in known for known in evidence):
             evidence = (said, *evidence)
     curable = rule.curable if rule.curable is not None else code is None or code.curable

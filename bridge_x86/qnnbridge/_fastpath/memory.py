@@ -60,8 +60,8 @@ class Slab:
     """An allocation of shared memory.
 
     Attributes:
-        number: number by which the host refers to it.
-        data: the bytes of the slab.
+        number: number by which the host refers to the slab.
+        data: contents of the slab.
         host_writes: whether the host writes to the slab (for outputs). Then `data` is read-only in this process,
             except with `writable`.
     """

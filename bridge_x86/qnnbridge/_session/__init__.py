@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 # How a session reacts to results that differ from the CPU's results.
 Verify = Literal["off", "warn", "raise"]
-# Identity of a model that no host has read yet: path (or hash of the bytes), size, and one number for dates and
-# inode.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, and a number computed from dates
+# and inode.
 Source = tuple[str, int, int]
 
 

@@ -39,9 +39,7 @@ class LoraAdapter:
         invalid file raises the error."""
         absolute = os.path.abspath(os.fsdecode(path))
         if not os.path.isfile(absolute):
-            raise NoSuchFile(
-                f"The LoRA adapter file {os.fsdecode(path)} does not exist.", details={"path": absolute}
-            )
+            raise NoSuchFile(f"There is no LoRA adapter file {os.fsdecode(path)}.", details={"path": absolute})
         self._path = absolute
 
     @property

@@ -180,7 +180,7 @@ class Blame:
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
-        """Forget a model that needs no more good replies: it is in quarantine, or its quarantine was cleared."""
+        """Let a model no longer run alone, because it is in quarantine, or because its quarantine was cleared."""
         with self._lock:
             self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)
@@ -282,8 +282,8 @@ _LAST_SECOND: Final = 253_370_764_800.0
 # Maximum number of models whose source (path, size and dates) is stored.
 _MAX_SOURCES: Final = 1000
 
-# Identity of a model that no host has read yet: path (or hash of the bytes), size, and one number for dates and
-# inode.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, and a number computed from dates
+# and inode.
 Source = tuple[str, int, int]
 
 

@@ -271,7 +271,7 @@ class HostProcess:
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
-            # Leave two descriptors open deliberately, and record this.
+            # Leave the two descriptors open deliberately, and record this in `rungs`.
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
@@ -390,8 +390,8 @@ class FastCallFailed(Exception):
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # The error, until `take` returns it. It is not stored afterwards: an exception that is both raised and
-        # stored would keep the frames through which it passes alive.
+        # The error, until `take` returns it. If the raised error stayed stored, its traceback would keep the call's
+        # frames alive.
         self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:

@@ -67,7 +67,7 @@ class Clock:
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
-# Number of consecutive kills of barren generations from outside that do not increase the delay.
+# Number of consecutive kills from outside (of generations without useful work) that do not increase the delay.
 FREE_KILLS: Final = 3
 # The limits of systemd (5 in 10 s) and Erlang (1 in 5 s) would never apply: a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5

@@ -462,8 +462,9 @@ class Channel:
         return waiter.answer
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
-        """Take the lead and read until the waiter has its answer, then wake the next caller. Return False if
-        another caller has the lead."""
+        """Take the lead (the right to read), read until the waiter has its answer, and wake the next caller. Return
+        False if another caller has the lead.
+        """
         # This is `in_turn` without creating a closure for each call.
         lead = self._lead
         try:
@@ -485,7 +486,9 @@ class Channel:
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, deadline: float) -> None:
-        """Take the lead if it becomes free in time. Read and distribute frames while `wanted` returns true."""
+        """Take the lead (the right to read) if it becomes free in time. Read and distribute frames while `wanted`
+        returns true.
+        """
 
         def read() -> None:
             try:
@@ -650,7 +653,7 @@ class ReplyStream:
             if answer is None or self._news:
                 # Even if the REPLY has arrived, return the EVENT frames first, in the order in which the host sent
                 # them.
-                continue  # so that the next call of `next` returns the next of these frames
+                continue  # the loop returns the first of these frames; later calls return the rest
             self._release()
             if answer.kind is Kind.ERROR:
                 raise from_wire(answer.header.get("error") or {})

@@ -104,8 +104,8 @@ class Generator(Shown):
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
         several = several_sequences(params)
-        # Models that are pipelines accept one sequence only. For these, create a generation of one sequence; the
-        # call below makes the host raise the error.
+        # A model that is a pipeline accepts one sequence only. Create an ordinary generation for it, so that the
+        # call below raises the host's error.
         is_batch = bool(several) and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []

@@ -180,7 +180,7 @@ class GeneratorPool(Shown):
 
     def _count(self, generator: Generator) -> None:
         _, common = self._busy.pop(id(generator))
-        # A replay processed the whole history again.
+        # After a replay no token was reused, because the whole history was processed again.
         self._reused += 0 if generator.stats.replays else common
 
     def _bytes(self) -> int:

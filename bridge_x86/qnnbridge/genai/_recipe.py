@@ -1,4 +1,4 @@
-"""Recipe of a generator, and statistics of how a generation was kept correct."""
+"""Recipe to create a generator again, and counters of replays and restarts."""
 
 from __future__ import annotations
 

@@ -303,7 +303,7 @@ class RemoteGeneration:
             number = self.remade.number_in(process, deadline)
             return call_object(process, number, operation, arguments, values, deadline, self._context)
 
-        # Both requests are one attempt: if the host dies between them, the next host needs the history again.
+        # Send both requests in each attempt: if the host dies between them, the next host needs the history again.
         frame: Frame = self._with_replay(attempt, self._context, deadline)
         return frame
 
@@ -339,7 +339,7 @@ class RemoteGeneration:
 
     def _fetch(self) -> None:
         """Wait for tokens, or for the end of the generation."""
-        # One deadline for all attempts: a crash of the host does not extend the time of the call.
+        # Use one deadline for all attempts, so that a crash of the host does not extend the time of the call.
         context, deadline = self._context, self._deadline
 
         def attempt(process: HostProcess) -> None:

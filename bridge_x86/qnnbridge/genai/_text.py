@@ -136,7 +136,7 @@ class TextStream(Shown, Iterator[str]):
         with self._lock:
             if self._stats is not None:
                 return
-            # Only a generator with a completed answer has a known state.
+            # Keep the generator only after a completed answer, because otherwise its state is unknown.
             keep = not self._cancelled and self.finish_reason in ("stop", "length")
             self._cancelled = True
             self._stats = dataclasses.replace(self._generator.stats)
@@ -172,7 +172,7 @@ class TextStream(Shown, Iterator[str]):
                 self._generator._remote.append(tokens_of(prompt.tokens[have:]), 1 if self._top is None else 0)
         except Cancelled:
             self._end_if_cancelled()
-        # A replay processed the whole history again.
+        # After a replay no token counts as cached, because the whole history was processed again.
         self.cached_tokens = 0 if self.stats.replays else have
 
     def _next_piece(self) -> str:

@@ -188,7 +188,7 @@ class _NoWave(Exception):
 
 
 class _Limited:
-    """Read at most the next `size` bytes of a stream."""
+    """Reader of at most the next `size` bytes of a stream."""
 
     def __init__(self, stream: Any, size: int) -> None:
         self._stream, self._left = stream, size
@@ -329,7 +329,7 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
     if isinstance(audio, (str, os.PathLike)):
         path = os.fspath(audio)
         if not os.path.isfile(path):
-            raise NoSuchFile(f"The audio file {path} does not exist.", fix="Pass the path of a recording.")
+            raise NoSuchFile(f"There is no audio file {path}.", fix="Pass the path of a recording.")
         if os.path.getsize(path) == 0:
             raise OptionError(f"{path} is empty.", fix="Record or copy it again.")
         given: Any = path

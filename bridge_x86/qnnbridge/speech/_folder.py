@@ -98,7 +98,7 @@ def find_files(folder: Path) -> WhisperFiles:
         NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder contains no supported Whisper model.
     """
     if not folder.is_dir():
-        raise NoSuchFile(f"The folder {folder} does not exist.", fix="Pass the folder with the model's ONNX files.")
+        raise NoSuchFile(f"There is no folder {folder}.", fix="Pass the folder with the model's ONNX files.")
     genai = _document(folder / "genai_config.json")
     if genai:
         return _of_genai(folder, genai)
