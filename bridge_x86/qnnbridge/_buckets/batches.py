@@ -75,8 +75,7 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
     """Return the indices of the symbols whose size exceeds the largest bucket. A symbol with a single permitted
-    size is included if its size differs.
-    """
+    size is included if its size differs."""
     return tuple(
         number
         for number, size in enumerate(sizes)
@@ -309,8 +308,7 @@ End = tuple[Relation, int]
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
     """Distance over which an output depends on inputs, in steps of the symbol. left, right: distance to earlier and
-    to later inputs.
-    """
+    to later inputs."""
 
     left: int
     right: int
@@ -337,8 +335,7 @@ class Chunk:
 
 def windows(size: int, length: int, context: Context) -> list[Chunk]:
     """Return windows of `length` steps that cover `size` steps. `length` must be at most `size` and larger than the
-    context.
-    """
+    context."""
     found: list[Chunk] = []
     kept = 0
     # Each window except the last keeps at least `length - context.total` new steps, so the loop ends.
@@ -407,8 +404,7 @@ def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[N
 
 def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
     """Return the outputs as the session reports them: an undeclared dimension gets the name of the symbol that
-    always has the same size.
-    """
+    always has the same size."""
     shown = []
     for node in outputs:
         relations = shapes.found.get(node.name)

@@ -91,8 +91,7 @@ class PaddingDifference:
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PaddingReport(Shown):
     """Effect of padding on each output, for all tried inputs and variants. `str()` returns the differences with
-    advice. masks: inputs whose name contains "mask".
-    """
+    advice. masks: inputs whose name contains "mask"."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
@@ -426,8 +425,7 @@ class FreeModel:
 
     def _ordinary(self, plan: BucketPlan, sizes: Sizes, deadline: float | None) -> dict[str, Any]:
         """Return inputs of these sizes that the host generated, with valid lengths and positions; zeros for inputs
-        that the host cannot generate.
-        """
+        that the host cannot generate."""
         feeds = self.zeros(plan, sizes)
         made = self._made_up(feeds, deadline)
         return {name: made.get(name, value) for name, value in feeds.items()}
@@ -605,8 +603,7 @@ class FreeModel:
         deadline: float | None,
     ) -> bool:
         """Return whether an output depends only on inputs that are not padded, for example on a number of frames.
-        Such an output differs between the samples, but stays the same if all padded inputs are NaN.
-        """
+        Such an output differs between the samples, but stays the same if all padded inputs are NaN."""
         padded = _padded(self.variants.plan)
         if shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
@@ -662,8 +659,7 @@ def _padded_or_cut(plan: BucketPlan) -> list[str]:
 
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
     """Return the inputs that contain the length of other inputs, with the index of the symbol whose size is that
-    length.
-    """
+    length."""
     padded, found = _padded(plan), {}
     for name, value in feeds.items():
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):

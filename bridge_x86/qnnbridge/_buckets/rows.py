@@ -1,6 +1,5 @@
 """Compare the results of two rows of a batch with the results of each row alone. Pure functions, except that they
-call a function that communicates with a host.
-"""
+call a function that communicates with a host."""
 
 from __future__ import annotations
 
@@ -45,8 +44,7 @@ def mixed_text(symbols: frozenset[str]) -> str:
 
 def _differs(both: Any, alone: Any, row: int) -> bool:
     """Return whether the output for a single row differs clearly from that row's part of the output for both
-    rows.
-    """
+    rows."""
     whole, value = np.asarray(both), np.asarray(alone)
     if whole.dtype.kind != "f" or whole.ndim != value.ndim:
         return False

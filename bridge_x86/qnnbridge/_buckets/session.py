@@ -232,8 +232,7 @@ class BucketedRunner:
 
     def _parts_text(self) -> str:
         """Return a string with everything except the model that affects the results: how calls are divided and how
-        the model is rewritten.
-        """
+        the model is rewritten."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -407,8 +406,7 @@ class BucketedRunner:
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
         """Describe how padding to this variant changes the CPU's results for these inputs; '' if nothing
-        changes.
-        """
+        changes."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
         run_free = self._run_free(timeout_s)
         return worst_change(verify_padding(plan, self._shapes, self.output_names, [feeds], run_free, TOLERANCE))
@@ -455,8 +453,7 @@ class BucketedRunner:
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
         """Return whether the model on the CPU refuses this combination of sizes but accepts that of the first
-        variant.
-        """
+        variant."""
         first = self._plan.smallest()
         if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False
@@ -551,8 +548,7 @@ class BucketedRunner:
     @property
     def verified(self) -> NumbersReport:
         """The worst report of all variants: "differs" before "unknown" before "agrees". If padding changes the
-        results, the state is "differs", too: the comparison of a single variant does not notice this.
-        """
+        results, the state is "differs", too: the comparison of a single variant does not notice this."""
         if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())

@@ -63,8 +63,7 @@ _MORE_ROOM: Final = (
 
 class Unreachable(Exception):
     """Error: no daemon can be reached now. The message is the reason, as the end of a sentence. fix: advice, if
-    any.
-    """
+    any."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -180,8 +179,7 @@ class DaemonLink:
 
     def kill(self) -> None:
         """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes waiting
-        threads of this process.
-        """
+        threads of this process."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
@@ -315,8 +313,7 @@ class DaemonConnector:
     @property
     def features(self) -> frozenset[str]:
         """Features that the application's HELLO offers. Application and daemon compare their releases if both have
-        `DAEMON_FEATURE`.
-        """
+        `DAEMON_FEATURE`."""
         if self._access.any_release:
             return frozenset({LEAVE_FEATURE})
         return frozenset({DAEMON_FEATURE, MAKE_WAY_FEATURE} if self._access.start else {DAEMON_FEATURE})

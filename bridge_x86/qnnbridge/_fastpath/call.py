@@ -146,8 +146,7 @@ def _tensor(name: str, array: Any) -> TensorSignature | None:
 
 class CallKey(NamedTuple):
     """Key of a call's plan (see the theory of operation), the input arrays, and the shared blocks of inputs and
-    outputs.
-    """
+    outputs."""
 
     key: tuple[Any, ...]
     arrays: list[Array]

@@ -299,8 +299,7 @@ class FastChannel:
 
     def _head(self, deadline: float | None, filled: int) -> Head:
         """Return the next head, skipping PHASE heads, which only wake the reader. `filled` bytes were read
-        before.
-        """
+        before."""
         view = memoryview(self._in)
         while True:
             while filled < HEAD_BYTES:
@@ -453,8 +452,7 @@ def _copy_bools(target: Array, source: Array) -> None:
 
 class ChannelPlans:
     """The plans of one channel, and the memory of its calls. A thread that holds this object may use the
-    channel.
-    """
+    channel."""
 
     def __init__(self, channel: FastChannel, slabs: SlabSource) -> None:
         self.channel = channel

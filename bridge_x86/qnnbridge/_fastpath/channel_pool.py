@@ -181,8 +181,7 @@ class ChannelPool:
 
     def reap(self) -> None:
         """Close the channels without an owner. The channel of an abandoned call is closed once its answer has
-        arrived.
-        """
+        arrived."""
         with self._lock:
             for channel in list(self._all.values()):
                 if not channel.owned and (self.closed or not channel.busy or channel.answered()):
@@ -410,8 +409,7 @@ class ChannelPool:
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
         """Send a request with share handles. A host that receives the request owns the handles, even if it answers
-        with an error.
-        """
+        with an error."""
         sent: list[int] = []
         try:
             # On Windows a share handle is a handle in the host process. If the request never arrives, the host

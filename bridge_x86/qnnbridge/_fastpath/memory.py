@@ -46,8 +46,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def slab_size(wanted: int) -> int:
     """Return the size of a slab for `wanted` bytes: a power of two or the value halfway to the next, so at most a
-    third is wasted.
-    """
+    third is wasted."""
     size = SMALLEST_SLAB_BYTES
     while size < wanted:
         if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
@@ -151,13 +150,11 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
 
 class SharedArrays:
     """Allocator of shared arrays. It keeps no reference to a slab with a single array, which is unmapped with that
-    array.
-    """
+    array."""
 
     def __init__(self, sharing: Sharing, on_dropped: Callable[[int], None]) -> None:
         """Initialize. on_dropped: function that is called with the number of a freed slab, so that the host
-        detaches the slab.
-        """
+        detaches the slab."""
         self._budget = sharing.array_memory
         self._lock = Lock()
         # Slabs with weak references to their blocks, by `host_writes` and the size of the blocks.
@@ -207,8 +204,7 @@ class SharedArrays:
 
     def close(self) -> None:
         """Close the descriptors after the `Host` was closed, because no process will attach the memory again.
-        Arrays stay valid.
-        """
+        Arrays stay valid."""
         with self._lock:
             self._pools.clear()
             for reference in list(self._slabs.values()):

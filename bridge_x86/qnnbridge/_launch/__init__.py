@@ -585,8 +585,7 @@ class Surroundings:
 
 def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
     """Return the newest ARM64 Python in the registry that has the packages. For each rejected Python, append the
-    reason to `looked_at`.
-    """
+    reason to `looked_at`."""
     pythons = sorted(surroundings.registered(), key=lambda python: python.version, reverse=True)
     if not pythons:
         looked_at.append("registry: no Python is registered")
@@ -619,8 +618,7 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
 
 def _has_package(prefix: Path, name: str) -> bool:
     """Return whether a package is installed in a Python. Ignore the user's site-packages, which the isolated host
-    does not use.
-    """
+    does not use."""
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True

@@ -189,8 +189,7 @@ class MarkerSplitter:
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
         """Return the output and the markers in order. Hold back bytes only as long as they may be the beginning of
-        a marker.
-        """
+        a marker."""
         # A read may end anywhere, even inside a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
@@ -366,8 +365,7 @@ class StderrCollector:
 
     def close(self) -> None:
         """Stop storing and forwarding output, but keep head and tail. Never block. The reader continues until the
-        end of the stream, because a full pipe would block a host that still runs.
-        """
+        end of the stream, because a full pipe would block a host that still runs."""
         with self._lock:
             self._closed = True
             self._sections.clear()

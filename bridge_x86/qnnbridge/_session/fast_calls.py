@@ -248,8 +248,7 @@ def _settle(
     out: Out | None,
 ) -> None:
     """Clean up after a call that failed or was interrupted. Raise `FastCallFailed` unless the exception came from
-    the caller.
-    """
+    the caller."""
     # Whether the host may have overwritten an input of the call. Check `busy`, too: an interrupt may occur after
     # the call was written and before `sent` is set.
     in_place = (channel.sent or channel.busy) and any(

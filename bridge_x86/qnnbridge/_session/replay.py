@@ -61,8 +61,7 @@ MAX_BAD_ENTRIES = 3
 
 class HostedSession(NamedTuple):
     """A session's number and the host process in which the session exists. One object contains both, so that no
-    thread combines the process with the session's number in another process.
-    """
+    thread combines the process with the session's number in another process."""
 
     process: HostProcess
     session: int

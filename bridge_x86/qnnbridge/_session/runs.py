@@ -78,8 +78,7 @@ class RunOptions(HasFields):
     @property
     def terminate(self) -> bool:
         """Whether to stop the runs that use these options, and all later runs with these options. Any thread may
-        set it.
-        """
+        set it."""
         return self._flag.terminate
 
     @terminate.setter

@@ -80,8 +80,7 @@ class NativeCall:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Points:
     """Points that one death adds to a model's account (its record in the quarantine file); negative if the suspect
-    was cleared.
-    """
+    was cleared."""
 
     call: NativeCall
     points: float
@@ -290,8 +289,7 @@ Source = tuple[str, int, int]
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathEntry:
     """Record of one death. when: seconds since 1970. exit: the exit code as a string. report: path of the crash
-    report.
-    """
+    report."""
 
     when: float
     points: float
@@ -539,9 +537,8 @@ class Quarantine:
         return {account.id: account for account in kept[-MAX_ACCOUNTS:]}
 
     def _expired(self, account: QuarantineAccount) -> bool:
-        """Return whether a quarantine has expired. Ignore a start in the far future, which comes from a wrong clock
-        and would block a model for years.
-        """
+        """Return whether a quarantine has expired. A start in the far future counts as expired: it comes from a
+        wrong clock and would block a model for years."""
         return account.since is not None and abs(self._clock.wall() - account.since) >= TTL_S
 
     def _error(self, account: QuarantineAccount) -> ModelQuarantined:

@@ -100,8 +100,7 @@ class Investigator:
 
     def on_ready(self, process: HostProcess) -> None:
         """Set the versions of the quarantine from the host's HELLO, and again whenever the host reports further
-        versions.
-        """
+        versions."""
         from qnnbridge._diagnosis import crash  # noqa: F401 - imported early, see the module's docstring
 
         requests, first = process.channel.requests, process.peer.versions
@@ -298,8 +297,7 @@ def _key(versions: Mapping[str, str]) -> str:
 
 def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = False) -> ExitStatus | None:
     """Return how a process ended. of_worker: whether it is the exit code of the compiler process, which the host
-    reports in the format of its own system.
-    """
+    reports in the format of its own system."""
     from qnnbridge._diagnosis.exit_codes import ExitStatus, from_low_byte
 
     if raw is None:
@@ -314,8 +312,7 @@ def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = Fal
 
 def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
     """Return whether something outside the host ended it. A lack of memory counts as outside, because the kernel
-    may end any large process.
-    """
+    may end any large process."""
     if failure.reason is not None:
         return failure.reason.details.get("from_outside") is True
     if record.killed_because is not None or record.exit is None:

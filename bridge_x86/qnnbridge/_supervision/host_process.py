@@ -178,8 +178,7 @@ class HostProcess:
     @property
     def seeks_qnn(self) -> bool:
         """Whether the version of QNN is still missing. The HELLO contains it only if QNN comes from a Python
-        package.
-        """
+        package."""
         requests = self.channel.requests
         known = requests.host_versions or "onnxruntime_qnn" in self.peer.versions
         return not known and requests.host_phase != "ready"
@@ -316,8 +315,7 @@ class HostProcess:
 
     def _check_loading(self) -> ChannelFailed | None:
         """Check the time limit for loading libraries. Loading a model is limited by the timeout of its call
-        instead.
-        """
+        instead."""
         phase = self.channel.requests.host_phase
         since = self.ready_at
         # Check the limit only while the host declares a loading phase.
@@ -384,8 +382,7 @@ class FastCallFailed(Exception):
         self, process: HostProcess, error: Exception, deadline: float | None, *, in_place: bool = False
     ) -> None:
         """Initialize. in_place: whether the host may have changed inputs of the call, so that the call must not be
-        repeated.
-        """
+        repeated."""
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
@@ -477,8 +474,7 @@ def overdue(
     process: HostProcess, late: CallTimedOut, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
 ) -> DeadlineExceeded:
     """Return the error for a missed deadline. With "kill", end the host if it works on the call, or if the call
-    waits for calls that were abandoned.
-    """
+    waits for calls that were abandoned."""
     state = late.state
     # A call that has not started waits for other calls. Do not end the host during those calls unless they were
     # abandoned.

@@ -134,8 +134,7 @@ class Policy:
     @abstractmethod
     def repeats(self, death: Death, patience: Patience) -> bool:
         """Return whether to repeat the call, and count the repetition. If not, the loop raises the error of the
-        death.
-        """
+        death."""
 
 
 def survive(

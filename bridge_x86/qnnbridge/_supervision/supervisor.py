@@ -76,8 +76,7 @@ class Supervisor:
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
         """Initialize. reach: function that is called before a start, with the caller's deadline, and again after a
-        timeout.
-        """
+        timeout."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
@@ -240,8 +239,7 @@ class Supervisor:
 
     def retire(self, process: HostProcess, *, wait: bool) -> None:
         """Replace the host as planned: the old host finishes the running calls, and new calls go to the next host.
-        wait: whether to return only after the old host has ended; otherwise it ends in a background thread.
-        """
+        wait: whether to return only after the old host has ended; otherwise it ends in a background thread."""
         shielded("qnnbridge retire", lambda: self._retire(process, wait=wait))
 
     def _retire(self, process: HostProcess, *, wait: bool) -> None:
@@ -353,8 +351,7 @@ class Supervisor:
 
     def forget_launch(self) -> None:
         """Discard the command and environment of the host, so that they are determined again for the next
-        process.
-        """
+        process."""
         self._launch = None
 
     def _spawn(self, deadline: float | None) -> HostProcess:
@@ -429,8 +426,7 @@ class Supervisor:
 
 def _patience(deadline: float | None, forever: float) -> float:
     """Return how many seconds an operation may take for a caller with this deadline: slightly more than the
-    remaining time.
-    """
+    remaining time."""
     return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
 

@@ -88,8 +88,7 @@ class Channel:
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
         """Initialize. on_silence: function that is called periodically while no data arrives. If it returns a
-        failure, the connection ends.
-        """
+        failure, the connection ends."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
@@ -138,8 +137,7 @@ class Channel:
 
     def greet(self, deadline: float) -> None:
         """Exchange HELLO messages. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`. A second call
-        continues the exchange.
-        """
+        continues the exchange."""
         with self._send_lock:
             # In a second attempt after `CallTimedOut`, HELLO was sent before, or the writer still contains a part
             # of it.
@@ -199,8 +197,7 @@ class Channel:
 
     def ping(self, deadline: float | None) -> None:
         """Wait until the host answers a PING. A missing answer proves nothing, because native code may hold the
-        host's GIL.
-        """
+        host's GIL."""
         self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
@@ -414,8 +411,7 @@ class Channel:
 
     def _wait_for_room(self, deadline: float | None) -> None:
         """Wait until the pipe accepts data. To detect a stopped host, add up the time of consecutive waits of all
-        callers.
-        """
+        callers."""
         now = time.monotonic()
         # Do not reset this time when a deadline expires, so that several callers with short deadlines together
         # detect a host that does not read.
@@ -463,8 +459,7 @@ class Channel:
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
         """Take the lead (the right to read), read until the waiter has its answer, and wake the next caller. Return
-        False if another caller has the lead.
-        """
+        False if another caller has the lead."""
         # This is `in_turn` without creating a closure for each call.
         lead = self._lead
         try:
@@ -487,8 +482,7 @@ class Channel:
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, deadline: float) -> None:
         """Take the lead (the right to read) if it becomes free in time. Read and distribute frames while `wanted`
-        returns true.
-        """
+        returns true."""
 
         def read() -> None:
             try:
@@ -525,8 +519,7 @@ class Channel:
 
     def _wait_for_bytes(self, deadline: float | None) -> bool:
         """Wait for bytes. Return False if a nested call has read bytes meanwhile. Raise if the host is stopped, has
-        ended, or pauses in the middle of a frame.
-        """
+        ended, or pauses in the middle of a frame."""
         since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:

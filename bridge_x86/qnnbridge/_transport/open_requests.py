@@ -64,8 +64,7 @@ class OneWayRequests:
 
     def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
         """Initialize. write: function that writes a request, or returns False to postpone it. It is called under
-        the lock.
-        """
+        the lock."""
         self._lock = lock
         self._write = write
         self._waiting: collections.deque[Header] = collections.deque()
@@ -133,8 +132,7 @@ class ChannelFailed(Exception):
 
 def error_of(answer: Frame, *, retired: bool) -> Exception:
     """Return the exception for an ERROR frame. retired: whether GOODBYE was sent, after which the host cancels
-    requests.
-    """
+    requests."""
     error = from_wire(answer.header.get("error") or {})
     # After GOODBYE the host cancels requests that it has not started. The next generation processes these calls.
     return ChannelRetired() if retired and isinstance(error, Cancelled) else error
@@ -287,8 +285,7 @@ class Waiter(WakeEvent):
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
         """Initialize. on_news: function that the reading thread calls with each PHASE, EVENT and CALL_BACK frame of
-        the request. It must not block.
-        """
+        the request. It must not block."""
         super().__init__()
         self.answer: Frame | None = None
         # Id of the request; set before the first byte of the request is written.

@@ -224,8 +224,7 @@ def can_reuse(params: GeneratorParams) -> bool:
 
 def _common(kept: Sequence[int], tokens: Sequence[int]) -> int:
     """Return the length of the common prefix, without the last prompt token: the model must process that token to
-    produce logits.
-    """
+    produce logits."""
     most = min(len(kept), len(tokens) - 1)
     return next((at for at in range(most) if kept[at] != tokens[at]), most)
 

@@ -49,7 +49,7 @@ class NamedInputs:
 
 @dataclasses.dataclass
 class GenerationRecipe:
-    """Everything needed to create a generator. search: options by name. guidance: its arguments."""
+    """Everything needed to create a generator. search: options by name. guidance: arguments of `set_guidance`."""
 
     search: dict[str, Any] = dataclasses.field(default_factory=dict)
     guidance: tuple[str, str, bool] | None = None

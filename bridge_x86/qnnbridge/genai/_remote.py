@@ -281,8 +281,7 @@ class Remade:
 
     def answer_of_creation(self) -> Frame | None:
         """Return the answer to the request that created the object if it also contains the result of the call, else
-        None. Return it only once.
-        """
+        None. Return it only once."""
         return None
 
     def _exists(self, found: HostObject, process: HostProcess) -> bool:

@@ -289,8 +289,7 @@ class RemoteGeneration:
 
     def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
         """Call an operation on the state after the last token that the application has read. After this call the
-        host generates one token at a time.
-        """
+        host generates one token at a time."""
         self.settle()
         # A program that reads logits between tokens would discard the tokens generated ahead each time.
         self._longest = 1
@@ -434,8 +433,7 @@ class RemoteGeneration:
 
     def _adapt_turn(self, began: float, count: int) -> None:
         """Adapt the length of later steps to the duration of the last step, which includes waiting for other
-        clients.
-        """
+        clients."""
         if self.model.host.is_daemon:
             each_s = max(1e-6, time.monotonic() - began) / count
             self._in_turn = max(1, min(LONGEST_STEP, int(STEP_OF_DAEMON_S / each_s)))
@@ -481,8 +479,7 @@ class RemoteGeneration:
 
     def _request(self, prompt: Sequence[int], count: int, context: CallContext, *, is_new: bool) -> _Step:
         """Return the request for a step after the last token that the application has read. is_new: whether the
-        request creates the generator and must therefore contain the history.
-        """
+        request creates the generator and must therefore contain the history."""
         arguments = {"length": len(self.tokens), "base": self.base, "count": count}
         values = token_values(prompt) if prompt else []
         if is_new and self.tokens:

@@ -185,8 +185,7 @@ class Recognizer(Shown):
     @property
     def layout(self) -> Layout:
         """Layout of the folder: ``separate`` or ``merged`` (decoders of optimum), ``genai``, or ``fixed`` (AI
-        Hub).
-        """
+        Hub)."""
         return self._sessions.layout
 
     @property

@@ -1,6 +1,5 @@
 """Read audio as mono samples at 16 kHz, and compute the features of windows. Audio is read in pieces, so that a
-long recording is never completely in memory.
-"""
+long recording is never completely in memory."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _BELOW: Final = 8.0  # values more than this many decades below the loudest bin 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
     """Return Slaney's triangular mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, else
-    logarithmic.
-    """
+    logarithmic."""
     # Slaney's scale has 3 mels per 200 Hz up to 1 kHz (mel 15), and 27 mels per factor of 6.4 above.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step

@@ -372,8 +372,7 @@ class TokenRules:
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSpan:
     """Tokens of one segment. start, end: times in steps of 0.02 s from the start of the window; `end` is ``None``
-    if the segment ends with the window.
-    """
+    if the segment ends with the window."""
 
     start: int
     end: int | None
@@ -382,8 +381,7 @@ class TokenSpan:
 
 def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpan], int | None]:
     """Return the segments of a window, and the step at which the next window begins (``None``: at the end of this
-    window).
-    """
+    window)."""
     # Two consecutive times are the end of a segment and the start of the next segment, so split the tokens between
     # them. If text follows the last pair, its end is unknown, so the next window begins at the last known end and
     # processes that audio again. A single time as the last token means that no speech follows, so the next window

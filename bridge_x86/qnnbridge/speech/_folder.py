@@ -63,8 +63,7 @@ class WhisperFiles:
 @dataclasses.dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The special tokens. `languages` and `tasks` map language codes and task names to tokens; empty for an
-    English-only model.
-    """
+    English-only model."""
 
     start: int
     end: int
