@@ -241,19 +241,19 @@ class RemoteGeneration:
     def next(self) -> int:
         """Return the next token."""
         if self.done:
-            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+            raise GenerationError("The generation is done.", fix="Check is_done() first, or append more tokens.")
         if not self.tokens:
             raise PromptRefused("There is no prompt.", fix="Call append_tokens first.")
         self._refuse_terminated()
         began = time.monotonic()
-        # A weak reference: the model must not keep the generation alive.
+        # Store a weak reference, so that the model does not keep the generation alive.
         self.model.ahead = self._myself()
         # A frame may contain no token (after a crash of the host, or at the end).
         while not self.ahead and not self._done_after_ahead:
             self._fetch()
         if not self.ahead:
             self.done = True
-            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+            raise GenerationError("The generation is done.", fix="Check is_done() first, or append more tokens.")
         token = self.ahead.popleft()
         if self._tokenizer is not None:
             self.text = self._texts.popleft()
@@ -580,7 +580,7 @@ class RemoteBatch(RemoteGeneration):
     def next_of_all(self) -> list[int]:
         """Return the next token of each sequence."""
         if self.done:
-            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+            raise GenerationError("The generation is done.", fix="Check is_done() first, or append more tokens.")
         while not self.ahead and not self._done_after_ahead:
             self._fetch()
         found: Any = self.ahead.popleft()

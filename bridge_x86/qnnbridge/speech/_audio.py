@@ -364,7 +364,7 @@ def _other_file(audio: Any, name: str) -> _Source:
     try:
         import soundfile
     except ImportError:
-        return _WaveFile(audio, name)  # this call raises an error with the reason
+        return _WaveFile(audio, name)  # raises an error: without soundfile only WAV is supported
     except OSError as error:  # libsndfile is missing
         raise BridgeError(f"soundfile cannot be loaded: {error}.", fix=extra_fix("speech")) from None
     return _SoundFile(soundfile, audio, name)
