@@ -49,7 +49,7 @@ def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelDescription | None = Non
         ({"buckets": [16, 32]}, "contains no dimension"),
         ({"buckets": {3: [16]}}, "3 is not the name"),
         ({"buckets": {"": [16]}}, "'' is not the name"),
-        ({"buckets": {"seq": []}}, "'seq' has no size"),
+        ({"buckets": {"seq": []}}, "no size is given for 'seq'"),
         ({"buckets": {"seq": [16, 32.0]}}, "32.0 is not a size for the dimension 'seq'"),
         ({"buckets": {"seq": "16"}}, "'16' is not a size"),
         ({"buckets": {"seq": ["16"]}}, "'16' is not a size"),

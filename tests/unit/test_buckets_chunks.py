@@ -89,7 +89,7 @@ def test_a_model_with_unlimited_context_is_refused() -> None:
 
 
 def test_buckets_that_are_too_short_are_refused() -> None:
-    with pytest.raises(OptionError, match="the largest bucket has 8"):
+    with pytest.raises(OptionError, match="the largest bucket has only 8"):
         check_exact(plan(8), 0, ENDS, Context(4, 4), zeros, convolution(4, 4), {})
 
 
@@ -195,7 +195,7 @@ def test_an_influence_that_decays_without_end_is_refused() -> None:
 
     with pytest.raises(OptionError, match="do not show the distance") as told:
         measure(plan(16), 0, ENDS, zeros, recurrent, {}, ["LSTM"])
-    assert "fades (LSTM)" in str(told.value)
+    assert "decreases gradually (LSTM)" in str(told.value)
     # Layers of convolutions fade, too, but have an end.
     assert measure(plan(8), 0, ENDS, zeros, convolution(3, 1), {}, ["Conv", "Softmax"]) == Context(4, 2)
 

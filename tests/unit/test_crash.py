@@ -47,8 +47,8 @@ def record(
 
 REAL_DEATHS = [
     # stderr, phase, exit code, text in the cause, text in the fix
-    ("zero_size_dimension", "compiling", -8, "dimension of size 0", "give it a size"),
-    ("zero_size_dimension", "creating", 136, "dimension of size 0", "give it a size"),
+    ("zero_size_dimension", "compiling", -8, "dimension of size 0", "Give it a size"),
+    ("zero_size_dimension", "creating", 136, "dimension of size 0", "Give it a size"),
     (
         "run_option_not_a_number",
         "running",
@@ -56,10 +56,10 @@ REAL_DEATHS = [
         "must be a number has another value (stoul failed)",
         "Correct the option",
     ),
-    ("bin_of_another_model", "creating", -6, "does not belong to this .onnx file", "Compile the model again"),
+    ("bin_of_another_model", "creating", -6, "does not belong to this .onnx file", "compile it again"),
     ("damaged_bin_out_of_range", "creating", -6, "context binary is damaged (std::out_of_range)", "Compile"),
     ("damaged_bin_at_create", "compiling", -11, "context binary is damaged or was compiled", "compile it again"),
-    ("damaged_bin_at_run", "running", -11, "while running this model", "Compile the model again"),
+    ("damaged_bin_at_run", "running", -11, "while running this model", "compile it again"),
     ("stft", "compiling", -11, "STFT", "replace the operator"),
     ("check_failed", "compiling", -6, "check in ONNX Runtime or QNN failed (__n < this->size())", "verify"),
     ("truncated_backend_library", "creating", -7, "library or the context binary is truncated", "Reinstall"),
@@ -67,7 +67,7 @@ REAL_DEATHS = [
     ("double_free", "running", -6, "double free", "one set of QNN libraries"),
     ("thread_at_exit", "closing", -6, "All requests had been answered", "no answer was lost"),
     ("qemu_segv", "importing", -11, "crashed while it was loaded", "Reinstall"),
-    ("watchdog", "running", 1, "exceeded its time limit", "more time"),
+    ("watchdog", "running", 1, "exceeded its time limit", "Increase the time limit"),
     ("python_exception", "idle", 1, "ValueError: bad thing happened", "traceback"),
     ("host_package_missing", "starting", 1, "qnnbridge is not installed", "qnnbridge setup"),
     ("module_missing", "starting", 1, "lacks the package nosuchmodule", "qnnbridge setup"),

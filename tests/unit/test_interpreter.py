@@ -150,7 +150,7 @@ def test_a_file_that_is_not_a_program_is_refused_with_an_explanation(tmp_path: P
         (text, "not executable"),
         (stub, "Microsoft Store"),
         ("", "empty"),
-        ("no-such-python", "on the PATH"),
+        ("no-such-python", "the PATH contains no program"),
         (program(tmp_path / "python.exe", "x64_python.exe"), "Windows program"),
     ):
         with pytest.raises(HostNotFound, match=says):
@@ -162,7 +162,7 @@ def test_a_file_that_is_not_a_program_is_refused_with_an_explanation(tmp_path: P
     [
         ("ARM64", "x64.dll", "Python for x64, and the machine type of this computer is ARM64.*simulator"),
         ("ARM64", "x86.pyd", "Python for x86, and the machine type of this computer is ARM64"),
-        ("ARM64", "arm64ec.dll", "ARM64EC Python"),
+        ("ARM64", "arm64ec.dll", "Python for ARM64EC"),
         ("x64", "arm64.dll", "Python for ARM64, and the machine type of this computer is x64"),
         ("x64", "x86_64.so", "not a Windows program"),
     ],

@@ -163,8 +163,7 @@ Cut = Mapping[str, Sequence["int | str | None"]]
 
 # QNN stores sizes in 32 bits.
 MAX_SIZE: Final = 2**31 - 1
-# Maximum number of variants. A larger number is probably a mistake of the caller, because each variant is compiled
-# separately.
+# Maximum number of variants. Each is compiled separately, so a larger number is probably a mistake.
 MAX_VARIANTS: Final = 1024
 
 # If the name of a dimension contains this word, its rows are assumed to be independent of each other.

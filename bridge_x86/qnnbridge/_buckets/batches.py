@@ -266,8 +266,7 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
             for axis, relation in enumerate(shapes.found.get(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
-        # If an output has the dimension in two axes, the parts of a call would compute only the diagonal blocks of
-        # the output.
+        # If an output has the dimension in two axes, the parts of a call would be only its diagonal blocks.
         if len(axes) != 1:
             raise InvalidArgument(
                 f"The output {name!r} cannot be joined from parts: it does not have the dimension {symbol!r} "
@@ -307,8 +306,7 @@ End = tuple[Relation, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """Distance over which an output depends on inputs, in steps of the symbol. left, right: distance to earlier and
-    to later inputs."""
+    """Distance over which outputs depend on inputs, in steps. left, right: distance to earlier and later inputs."""
 
     left: int
     right: int
@@ -334,8 +332,8 @@ class Chunk:
 
 
 def windows(size: int, length: int, context: Context) -> list[Chunk]:
-    """Return windows of `length` steps that cover `size` steps. `length` must be at most `size` and larger than the
-    context."""
+    """Return windows of `length` steps that cover `size` steps. `length` must exceed the context, but not
+    `size`."""
     found: list[Chunk] = []
     kept = 0
     # Each window except the last keeps at least `length - context.total` new steps, so the loop ends.
@@ -373,8 +371,7 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
     for at, (relation, axis) in enumerate(ends):
         kept = []
         for values, window in zip(results, cuts, strict=True):
-            # Convert input steps to output steps: a vocoder, for example, computes a fixed number of samples for
-            # each frame.
+            # Convert input steps to output steps: a vocoder, for example, computes several samples for each frame.
             begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
             whole = window.keep_to == size
             end = None if whole else relation.factor * (window.keep_to - window.start)

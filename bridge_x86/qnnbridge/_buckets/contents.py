@@ -24,8 +24,7 @@ Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
 # Standard deviation of a random change of an input. It is large, so that no activation function hides the change.
 CHANGE: Final = 8.0
-# Standard deviation of the change in every fourth draw: in deep models, smaller changes do not reach the last time
-# steps.
+# Standard deviation in every fourth draw: in deep models, smaller changes do not reach the last steps.
 LARGE_CHANGE: Final = 64.0
 # Largest integer to try. Later rows of an embedding table would show nothing new.
 LARGEST: Final = 2**15 - 1
@@ -133,8 +132,7 @@ def made_content(
 ) -> Array:
     """Generate values for an input: ones for a mask, ids of this range for integers, otherwise random numbers.
 
-    Most models pad ids with 0, so ids that end with 0 would hide the effect of the padding. Some samples contain no
-    0.
+    Ids are usually padded with 0, so ids that end with 0 would hide the effect. Some samples contain no 0.
     """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)

@@ -1,5 +1,4 @@
-"""Check whether padding changes the results of a model, by comparing its results on the CPU with and without
-padding.
+"""Check whether padding changes the results of a model by comparing CPU results with and without padding.
 
 The comparison consists of pure functions that call a `RunFree` function (requests to a host); `PaddingCheck`
 decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU. When a session with
@@ -256,8 +255,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Check of padded calls for changed results. `found` describes the first change; '' if there is none.
-    Thread-safe.
+    """Check of padded calls for changed results. `found`: the first change; '' if there is none. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.

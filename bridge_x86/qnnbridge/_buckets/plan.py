@@ -80,8 +80,7 @@ def name_axes(
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # `fixed-shapes` is a rewrite. Apply it always, even in a session that applies rewrites only if QNN refuses the
-    # model.
+    # `fixed-shapes` is a rewrite, which a session may otherwise apply only if QNN refuses the model.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":

@@ -33,14 +33,12 @@ Shapes = Mapping[str, "tuple[int, ...] | None"]
 # Function that runs the model with these sizes and returns the shapes of the outputs. Raises `BridgeError`.
 Run = Callable[[Sizes], Shapes]
 
-# Errors of a run that the model or its inputs caused. Other errors, such as a missed deadline or a dead host,
-# propagate.
+# Errors of a run that the model or its inputs caused. Others, such as a missed deadline, propagate.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
 # Number of sizes to run in addition to the smallest bucket. Three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes to run if a dimension is rounded. As many consecutive sizes as the divisor show all
-# rounded values.
+# Number of consecutive sizes to run if a dimension is rounded. As many as the divisor show all rounded values.
 CONSECUTIVE: Final = MAX_DENOMINATOR
 # Largest divisor to search for: it covers hop lengths of audio models and ratios of two sampling rates. The search
 # takes 20 runs to find two steps and up to `MAX_SEARCHED` further runs.
@@ -190,8 +188,7 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for several sizes of one symbol. All other symbols have the sizes of the smallest
-    variant.
+    """Shapes of the outputs for several sizes of one symbol; the others have the sizes of the smallest variant.
 
     Args:
         number: index of the symbol.
@@ -309,8 +306,7 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
     The dimension increases in steps. The exact positions of two steps, one at small and one at large sizes, leave
     few possible relations. The simplest relation is tested at further sizes until no size can refute it.
     """
-    # `_find_step` runs sizes up to MAX_DIVISOR above its start; start the second search so that it ends at the
-    # largest bucket.
+    # `_find_step` runs up to MAX_DIVISOR further sizes; let the second search end at the largest bucket.
     small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
     if not all(_find_step(observed, name, axis, start) for start in (small, large)):
         return None
@@ -368,8 +364,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # With a factor above 1, two relations may differ at a single size only: try such a size for each possible
-        # divisor.
+        # With a factor above 1, two relations may differ at a single size: try one for each possible divisor.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

@@ -37,8 +37,7 @@ RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
 # Function that returns feeds of the right types and shapes for a size of the symbol.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
-# Length of the longest input to try. If a change affects outputs up to an end of this input, the context counts as
-# unlimited.
+# Length of the longest input. If a change affects outputs up to its ends, the context counts as unlimited.
 LONGEST_PROBE: Final = 4096
 # Tolerance, relative to the largest value. Sums with a different number of terms are rounded differently.
 TOLERANCE: Final = 1e-4
@@ -129,8 +128,7 @@ def measure(
             known = None
         elif known is not None and seen.left <= known.left and seen.right <= known.right:
             _refuse_unshown(name, seen, operators)
-            # Add a step to the observed distance, because a weight of nearly 0 at the end of a kernel has no
-            # visible effect.
+            # Add a step, because a weight of nearly 0 at the end of a kernel has no visible effect.
             return Context(known.left + 1, known.right + 1)
         else:
             known = seen

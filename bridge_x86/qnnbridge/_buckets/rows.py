@@ -43,8 +43,7 @@ def mixed_text(symbols: frozenset[str]) -> str:
 
 
 def _differs(both: Any, alone: Any, row: int) -> bool:
-    """Return whether the output for a single row differs clearly from that row's part of the output for both
-    rows."""
+    """Return whether the output for a single row differs clearly from its part of the output for both rows."""
     whole, value = np.asarray(both), np.asarray(alone)
     if whole.dtype.kind != "f" or whole.ndim != value.ndim:
         return False

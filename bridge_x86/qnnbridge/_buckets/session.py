@@ -224,8 +224,7 @@ class BucketedRunner:
     def _tries_padding(self, arguments: BucketArguments) -> bool:
         """Return whether to test the padding: only for sessions on QNN for which the application chose the padding.
 
-        The padding is tested even if the variants come from the cache, which does not record the effect of the
-        padding.
+        The padding is tested even for variants from the cache, which does not record the effect of padding.
         """
         chosen = bool(arguments.pad) or arguments.pad_all is not None
         return self._asks_for_qnn and chosen and not arguments.chunk
@@ -286,8 +285,7 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Two inputs have different sizes for one symbol. With overflow="cpu", let ONNX Runtime decide whether
-            # this is an error.
+            # Inputs have different sizes for one symbol. On the CPU, ONNX Runtime decides whether this is an error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -385,8 +383,7 @@ class BucketedRunner:
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
         """Run a call in a variant. `true` contains the sizes before padding."""
-        # `get` may compile the variant, which uses part of the call's time, so compute the remaining time
-        # afterwards.
+        # Compute the remaining time after `get`, which may compile the variant.
         runner = self._variants.get(variant, "call", call.deadline, call.limits.on_deadline)
         left_s = seconds_left(call.deadline)
         looked_at = not call.is_part and runner.wants_comparison(feeds.values())
@@ -405,8 +402,7 @@ class BucketedRunner:
         return run(names, feeds, call.run_options, limits)
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
-        """Describe how padding to this variant changes the CPU's results for these inputs; '' if nothing
-        changes."""
+        """Describe how padding to this variant changes the CPU's results for these inputs; '' if it does not."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
         run_free = self._run_free(timeout_s)
         return worst_change(verify_padding(plan, self._shapes, self.output_names, [feeds], run_free, TOLERANCE))
@@ -452,8 +448,7 @@ class BucketedRunner:
         return self.status()
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
-        """Return whether the model on the CPU refuses this combination of sizes but accepts that of the first
-        variant."""
+        """Return whether the CPU refuses this combination of sizes but accepts that of the first variant."""
         first = self._plan.smallest()
         if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False
@@ -462,8 +457,7 @@ class BucketedRunner:
                 self._free.run(self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
-                # The model refuses zeros even with the sizes of the first variant, so zeros cannot test any
-                # combination.
+                # The model refuses zeros even with the first variant's sizes, so zeros cannot test any combination.
                 self._takes_zeros = False
                 return False
             text = self._plan.text(sizes)

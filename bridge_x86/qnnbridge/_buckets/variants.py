@@ -316,8 +316,7 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
 
     def open_runner(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> RemoteRunner:
         creation = CallLimits(left_s, retry, on_deadline)
-        # `BucketedRunner` chooses the calls and values to compare: those that the application receives, after
-        # cutting and joining.
+        # `BucketedRunner` chooses the calls to compare: it cuts and joins what the application receives.
         runner = RemoteRunner(host, recipe, retry, creation, timeout, warn, chooses_calls=False)
         runner.announce(runner)
         return runner

@@ -62,8 +62,7 @@ _MORE_ROOM: Final = (
 
 
 class Unreachable(Exception):
-    """Error: no daemon can be reached now. The message is the reason, as the end of a sentence. fix: advice, if
-    any."""
+    """No daemon can be reached now. The message is the reason, as the end of a sentence. fix: advice, if any."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -288,8 +287,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
 # First pause before another start if a daemon reported "ready" or "running" but cannot be reached, because it was
 # ending. The pause doubles with each attempt.
 _START_AGAIN_S: Final = 0.5
-# Maximum number of consecutive daemons that end without output before they are ready, for example because they were
-# killed.
+# Maximum number of consecutive daemons that end without output before they are ready (after a kill, for example).
 _MOST_SILENT_ENDS: Final = 3
 
 # Tolerance in seconds for comparing the deadline with the time limit for finding the daemon, which may be equal but
@@ -312,8 +310,8 @@ class DaemonConnector:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features that the application's HELLO offers. Application and daemon compare their releases if both have
-        `DAEMON_FEATURE`."""
+        """Features that the application's HELLO offers. With `DAEMON_FEATURE` on both sides, releases are
+        compared."""
         if self._access.any_release:
             return frozenset({LEAVE_FEATURE})
         return frozenset({DAEMON_FEATURE, MAKE_WAY_FEATURE} if self._access.start else {DAEMON_FEATURE})

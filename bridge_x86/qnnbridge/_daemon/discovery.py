@@ -250,8 +250,7 @@ class Starting:
         self._waiting = False
 
     def wait(self, deadline: float) -> Outcome | None:
-        """Return what the daemon reports ("ready", "running" or "waiting"), or ``None`` if it does not report in
-        time.
+        """Return the daemon's report ("ready", "running" or "waiting"), or ``None`` if there is none in time.
 
         "waiting" is returned once and is not final: the caller must call again.
 

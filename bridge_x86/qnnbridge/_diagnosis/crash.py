@@ -25,8 +25,7 @@ NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compi
 # Operations that compile a model. They refuse models that are already compiled.
 _COMPILES: Final = frozenset(("model.compile", "worker.compile"))
 
-# Weight above the weights of all rules: if qnnbridge itself ended the host, that is the cause, whatever the host's
-# log contains.
+# Weight above those of all rules: if qnnbridge itself ended the host, the host's log does not matter.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
@@ -408,8 +407,7 @@ def _exit_json(status: ExitStatus) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathRule:
-    """Rule for the cause of a crash. It applies if all its conditions are met: fault, phase, operation, line and
-    others.
+    """Rule for the cause of a crash. It applies if all its conditions (fault, phase, line ...) are met.
 
     Attributes:
         faults: values of `ExitCode.fault`, separated by spaces.

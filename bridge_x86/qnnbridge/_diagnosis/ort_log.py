@@ -122,8 +122,7 @@ MAX_EVIDENCE: Final = 4
 # these to its lines. Matching each line with each rule would take a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 
-# Severities of lines to search. '' stands for lines that ONNX Runtime did not write, such as messages of the
-# loader.
+# Severities of lines to search. '' stands for lines not written by ONNX Runtime, such as the loader's.
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")
 

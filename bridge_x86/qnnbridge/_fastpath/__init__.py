@@ -26,13 +26,11 @@ a channel is raised as `FastCallFailed` with the host process, and the call is r
 Signal handlers may raise an exception at any line. So the lifetime of objects, not counters or lists, determines
 the use of resources: a channel belongs to the holder of its `ChannelPlans`, memory counts as used while its
 `MemoryReservation` exists, and a block is free when its array has been freed. If an exception drops the reference
-to a channel, or a call was abandoned, the maintenance thread closes the channel once the host no longer uses its
-memory.
+to a channel, or a call was abandoned, the maintenance thread closes it once the host no longer uses its memory.
 
 `_session.fast_calls` makes the call, `call` contains the key, `channel` contains the pipes and the plans;
 `channel_pool` opens and closes channels, `memory` provides the shared memory, `_io_binding` provides the values of
-bindings. Settings, counters and memory limits are in this module, because `Host` needs them without importing
-NumPy.
+bindings. Settings, counters and memory limits are here, because `Host` needs them without importing NumPy.
 
 Sessions and the daemon use this package, which imports `_transport`, `qnnbridge_os` and `_values.feed_rules`.
 """
@@ -120,8 +118,7 @@ slab_numbers = itertools.count(1)
 class Sharing:
     """Settings and counters of one `Host`, for all its successive processes. Thread-safe.
 
-    Channels and arrays have separate budgets: if arrays used up the memory of the channels, no call could use the
-    fast path.
+    Channels and arrays have separate budgets: without memory for channels, no call could use the fast path.
 
     Args:
         memory_limit: maximum bytes for channels, and the same for arrays; 0 disables shared memory.

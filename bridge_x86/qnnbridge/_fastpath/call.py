@@ -12,8 +12,7 @@ from numpy import ndarray
 from qnnbridge._fastpath.memory import Array, SharedArrays, SharedBlock, block_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 
-# Maximum number of signatures per session. With more different shapes, calls rarely repeat, and storing them gains
-# nothing.
+# Maximum number of signatures per session. With more different shapes, calls are rarely repeated.
 MAX_SIGNATURES = 64
 
 # Shared memory contains the little-endian bytes of the wire; a big-endian machine would have to swap them in each
@@ -30,8 +29,7 @@ class Wish(NamedTuple):
     """Options for the memory of a call's outputs.
 
     Attributes:
-        out: arrays for the outputs; ``None`` for a new array. With an unsuitable array the call uses the
-            connection.
+        out: arrays for the outputs; ``None`` for a new array. If an array is unsuitable, the connection is used.
         fresh: if not empty, large results may stay in shared memory: "writable" or "borrowed" (read-only).
         in_place: whether an output may use the memory of an input.
     """
@@ -101,8 +99,7 @@ class KnownCalls:
         outputs = [_tensor(name, array) for name, array in zip(wanted, results, strict=True)]
         known = self._signatures.get(key)
         if known is not None:
-            # If the output shapes differ for the same input shapes, they depend on the input values, and no plan
-            # can be used.
+            # If output shapes differ for the same input shapes, they depend on values, and no plan can be used.
             known.slow = known.slow or known.outputs != tuple(outputs)
             return
         if None in inputs or None in outputs:
@@ -145,8 +142,7 @@ def _tensor(name: str, array: Any) -> TensorSignature | None:
 
 
 class CallKey(NamedTuple):
-    """Key of a call's plan (see the theory of operation), the input arrays, and the shared blocks of inputs and
-    outputs."""
+    """Key of a call's plan (see the theory of operation), input arrays, and shared blocks of inputs and outputs."""
 
     key: tuple[Any, ...]
     arrays: list[Array]
@@ -176,8 +172,7 @@ def key_of(
     for name, array in feed.items():
         if array.__class__ is not ndarray:
             return None
-        # The key contains the place of an array, not its identity: a new array in the same block uses the same
-        # plan.
+        # The key contains the place of an array, so a new array in the same block uses the same plan.
         block = None if own is None or array.base is None else block_of(array, own)
         arrays.append(array)
         inputs.append(block)

@@ -47,8 +47,7 @@ from qnnbridge_protocol.fastpath import (
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
-# Interval at which a waiting caller, or the maintenance thread on its behalf, checks whether the host can still
-# answer.
+# Interval at which a waiting caller, or the maintenance thread for it, checks whether the host can still answer.
 CHECK_INTERVAL_S = 5.0
 
 _CHECK_INTERVAL_MS = CHECK_INTERVAL_S * 1000
@@ -86,8 +85,7 @@ class FastChannel:
         slot: index of the channel's record in the phase slab, where the host records the native step of the call.
         streams: the two pipes.
         limits: the agreed limits.
-        check_host: function that is called periodically while nothing arrives; if it returns a failure, the call
-            ends.
+        check_host: function that is called periodically while nothing arrives; a returned failure ends the call.
         record: the channel's phase record.
         eager: whether callers poll before they sleep.
 
@@ -201,8 +199,8 @@ class FastChannel:
         # contains half an answer.
         self.broken = True
         self.sent = False
-        # Read without polling first, which would take a tenth of the call's time; `wake_reader` ends a read if the
-        # host dies.
+        # Read without polling, which would take a tenth of the call's time; `wake_reader` ends the read if the host
+        # dies.
         self._blocked = blocked = deadline is None and self._may_block
         number = self._call_number
         self._call_number = number = number + 1 if number < LAST_NUMBER else 1
@@ -287,8 +285,8 @@ class FastChannel:
             try:
                 rest = rest[writer(fd)([rest]) :]
             except BlockingIOError:
-                # A host that does not read would block the write. Wait in short intervals to notice the deadline or
-                # the host's death.
+                # A host that does not read blocks the write. Wait in intervals to notice the deadline or the host's
+                # death.
                 left_s = (
                     CHECK_INTERVAL_S if deadline is None else min(CHECK_INTERVAL_S, deadline - time.monotonic())
                 )
@@ -298,8 +296,7 @@ class FastChannel:
                 raise ChannelEnded from None
 
     def _head(self, deadline: float | None, filled: int) -> Head:
-        """Return the next head, skipping PHASE heads, which only wake the reader. `filled` bytes were read
-        before."""
+        """Return the next head. Skip PHASE heads, which only wake the reader. filled: bytes already read."""
         view = memoryview(self._in)
         while True:
             while filled < HEAD_BYTES:
@@ -451,8 +448,7 @@ def _copy_bools(target: Array, source: Array) -> None:
 
 
 class ChannelPlans:
-    """The plans of one channel, and the memory of its calls. A thread that holds this object may use the
-    channel."""
+    """The plans of one channel, and the memory of its calls. A thread with this object may use the channel."""
 
     def __init__(self, channel: FastChannel, slabs: SlabSource) -> None:
         self.channel = channel
@@ -527,8 +523,7 @@ class ChannelPlans:
         if not wanted or (old is not None and old.size >= wanted):
             return old
         slab = self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
-        # Record the new slab before releasing the old slab: after an exception here, closing the channel frees
-        # both.
+        # Record the new slab before releasing the old one: after an exception, closing the channel frees both.
         self.channel.slabs.append(slab)
         if old is not None:
             self._slabs.release(old.number)

@@ -1,5 +1,4 @@
-"""The fast channels of one host process. A call opens a channel if none is idle; unused channels are closed after a
-while.
+"""The fast channels of one host process. A call opens a channel if none is idle; unused channels are closed later.
 
 The most recently used channel is used first, so a single caller always gets the same channel, and the additional
 channels of past concurrent calls stay unused and are closed. Without channels or shared memory, `Sharing` contains
@@ -67,8 +66,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         if time.monotonic() >= next_check:
             next_check = time.monotonic() + fast_channel.CHECK_INTERVAL_S
             pool.check_blocked(under_way)
-            # A channel is closed if it was unused for the whole interval between two trims, which takes 10 to 20
-            # seconds.
+            # A channel is closed if it was unused for a whole interval between two trims (after 10 to 20 s).
             checks += 1
             if checks % TRIM_CHECKS == 0 and not pool.trim(seen):
                 return
@@ -100,12 +98,10 @@ class ChannelPool:
         self._attaching = RLock()
         # Idle channels, with the most recently used channel at the end.
         self.idle: collections.deque[ChannelPlans] = collections.deque()
-        # All channels by number. The table of open requests uses the same dict, because a busy channel is an open
-        # request.
+        # All channels by number. The table of open requests shares the dict: a busy channel is an open request.
         self._all: dict[int, FastChannel] = {}
         self._channel_numbers = itertools.count(1)
-        # Whether the host has attached a slab of arrays, by slab number. False: requested, but the host has not
-        # replied.
+        # Whether the host has attached a slab of arrays, by number. False: requested, but not answered yet.
         self._attached: dict[int, bool] = {}
         self._next_try = 0.0
         self._phases: Slab | None = None
@@ -180,8 +176,7 @@ class ChannelPool:
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels without an owner. The channel of an abandoned call is closed once its answer has
-        arrived."""
+        """Close the channels without an owner; those of abandoned calls once their answers have arrived."""
         with self._lock:
             for channel in list(self._all.values()):
                 if not channel.owned and (self.closed or not channel.busy or channel.answered()):
@@ -249,16 +244,14 @@ class ChannelPool:
             read, write = streams.share_handles(self._connection.peer.pid)
             header = {"op": "channel.open", "channel": number, "slot": channel.slot, "phases": phases.number}
             self._give(header, {"read": read, "write": write}, deadline)
-            # Close this process's copies of the host's ends. Otherwise reads would not return end of file when the
-            # host ends.
+            # Close our copies of the host's ends. Otherwise reads would not return end of file when the host ends.
             streams.opened()
         except BaseException:
             self._retire(channel)
             raise
         with self._lock:
             if not self._maintained:
-                # Set the flag after the start: an interrupt in between only leads to a second thread, which is
-                # harmless.
+                # Set the flag after the start: an interrupt in between leads to a second thread, which is harmless.
                 start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
                 self._maintained = True
         return plans
@@ -298,8 +291,7 @@ class ChannelPool:
                 channel.wake_reader()
 
     def trim(self, seen: dict[int, int]) -> bool:
-        """Close channels that were unused since the last check, or that have much more memory than their calls
-        need.
+        """Close channels that were unused since the last check, or that are much too large for their calls.
 
         Args:
             seen: number of the last call at the last check, by channel number. Updated here.
@@ -408,16 +400,15 @@ class ChannelPool:
         self._give(header, {"where": share_handle}, deadline)
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
-        """Send a request with share handles. A host that receives the request owns the handles, even if it answers
-        with an error."""
+        """Send a request with share handles, which a host that receives it owns, even if it answers with an
+        error."""
         sent: list[int] = []
         try:
             # On Windows a share handle is a handle in the host process. If the request never arrives, the host
             # cannot close the handle, so it is closed from here.
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (CallTimedOut, ChannelRetired, BridgeError) as error:
-            # The rest of a partly written request is sent with the next frame, so the host still receives the
-            # request.
+            # The next frame completes a partly written request, so the host still receives it.
             if not sent and not (isinstance(error, CallTimedOut) and error.state == "still-running"):
                 for share_handle in share_handles.values():
                     reclaim(share_handle, self._connection.peer.pid)

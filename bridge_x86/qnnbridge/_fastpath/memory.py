@@ -45,8 +45,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def slab_size(wanted: int) -> int:
-    """Return the size of a slab for `wanted` bytes: a power of two or the value halfway to the next, so at most a
-    third is wasted."""
+    """Return the size of a slab for `wanted` bytes: a power of two, or halfway to the next (a third is wasted at
+    most)."""
     size = SMALLEST_SLAB_BYTES
     while size < wanted:
         if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
@@ -119,8 +119,7 @@ class SharedBlock:
         # Slab numbers are never reused in a process, so an old place never refers to new memory.
         self.place = (slab.number, offset)
         self.nbytes = 0
-        # Attribute of numpy's array interface: it makes `np.asarray(self)` return an array whose base is this
-        # block.
+        # Part of numpy's array interface: `np.asarray(self)` returns an array whose base is this block.
         self.__array_interface__: dict[str, Any] = {}
 
     def make_array(self, view: Array, *, read_only: bool = False) -> Array:
@@ -133,8 +132,7 @@ class SharedBlock:
 
 
 def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
-    """Return the block if the array consists of all its bytes in order; ``None`` for parts of a block and other
-    layouts.
+    """Return the block if the array consists of all its bytes in order; ``None`` for parts and other layouts.
 
     An application may have changed type and shape of the array, so the caller must compare these.
     """
@@ -149,12 +147,11 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
 
 
 class SharedArrays:
-    """Allocator of shared arrays. It keeps no reference to a slab with a single array, which is unmapped with that
+    """Allocator of shared arrays. It does not refer to a slab with a single array, which is unmapped with the
     array."""
 
     def __init__(self, sharing: Sharing, on_dropped: Callable[[int], None]) -> None:
-        """Initialize. on_dropped: function that is called with the number of a freed slab, so that the host
-        detaches the slab."""
+        """Initialize. on_dropped: function that makes the host detach the freed slab with this number."""
         self._budget = sharing.array_memory
         self._lock = Lock()
         # Slabs with weak references to their blocks, by `host_writes` and the size of the blocks.
@@ -183,8 +180,8 @@ class SharedArrays:
         """
         size = math.prod(shape) * dtype.itemsize
         block_size = BLOCK_BYTES
-        # Use powers of two of at least a page, so that all blocks of a pool have one size and no two arrays share a
-        # page.
+        # Use powers of two of at least a page, so that blocks of a pool have one size and arrays do not share
+        # pages.
         while block_size < size:
             block_size *= 2
         with self._lock:
@@ -203,8 +200,8 @@ class SharedArrays:
             self._collect()
 
     def close(self) -> None:
-        """Close the descriptors after the `Host` was closed, because no process will attach the memory again.
-        Arrays stay valid."""
+        """Close the descriptors, because no process will attach the memory of a closed `Host`. Arrays stay
+        valid."""
         with self._lock:
             self._pools.clear()
             for reference in list(self._slabs.values()):
@@ -226,8 +223,7 @@ class SharedArrays:
 
     def _pooled(self, size: int, slab_bytes: int, host_writes: bool) -> tuple[SharedBlock, Slab]:
         pool = self._pools.setdefault((host_writes, size), [])
-        # Take the first free block. A block is free if its weak reference is dead, so freeing an array needs no
-        # call.
+        # Take the first free block. A dead weak reference marks a free block, so freeing an array needs no call.
         for slab, lives in pool:
             for index, life in enumerate(lives):
                 if life is None or life() is None:

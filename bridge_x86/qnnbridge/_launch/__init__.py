@@ -75,8 +75,7 @@ def host_command(python: str, *arguments: str) -> list[str]:
     an interpreter in an emulator or a wrapper cannot always be started.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
-    # Identify this process by `name_of`, because the system may reuse its process id, and the host must watch only
-    # this process.
+    # `name_of` identifies this process, so that the host watches no other process with a reused id.
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
@@ -178,8 +177,7 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
 
 
 def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
-    """Return a warning if this application's environment variables request another QNN than the daemon uses; ''
-    otherwise.
+    """Return a warning if environment variables request another QNN than the daemon uses; '' otherwise.
 
     Args:
         get_source: function that returns the daemon's `HostInfo.qnn_source`; called only if such variables are set.
@@ -501,8 +499,7 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 def _origin(package: str) -> str | None:
     """Return where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
-    # Skip the import hook, which would find the drop-in replacement of `onnxruntime` and not the package that the
-    # host needs.
+    # Skip the import hook, which would find the drop-in replacement of the package `onnxruntime`.
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
     for finder in sys.meta_path:
@@ -567,8 +564,7 @@ class Surroundings:
     def why_not_machine(self, machine: str | None) -> str | None:
         """Return why an interpreter of this machine type cannot be the host here; ``None`` if it can.
 
-        On Linux every script and every ELF program is accepted, because an emulator may be registered in the
-        kernel.
+        On Linux scripts and all ELF programs are accepted, because an emulator may be registered in the kernel.
         """
         if not self.is_windows:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
@@ -599,8 +595,7 @@ def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | N
 
 def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) -> str | None:
     try:
-        # Check each Python: the registry also contains Pythons that were deleted by hand, and Pythons that need
-        # emulation.
+        # Check each Python: the registry also contains deleted Pythons, and Pythons that need emulation.
         problem = surroundings.why_not_machine(interpreter_machine(python.executable))
     except OSError:
         return "the file no longer exists"
@@ -617,8 +612,8 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
 
 
 def _has_package(prefix: Path, name: str) -> bool:
-    """Return whether a package is installed in a Python. Ignore the user's site-packages, which the isolated host
-    does not use."""
+    """Return whether a Python has a package. Ignore the user's site-packages, which the isolated host does not
+    use."""
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True
@@ -666,8 +661,7 @@ def _not_isolated() -> tuple[str, ...]:
     folders = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    # The host does find packages in folders that the interpreter itself adds to the path, for example by a .pth
-    # file.
+    # The host does find packages in folders that the interpreter itself adds to the path (by a .pth file).
     own = {os.path.normcase(folder) for folder in _own_folders()}
     return tuple(folder for folder in folders if folder and os.path.normcase(folder) not in own)
 

@@ -29,8 +29,7 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes, start_thread
 from qnnbridge_protocol.visible import log_of
 
-# Maximum length of a line of evidence in characters. Longer lines are shortened in the middle to keep them
-# readable.
+# Maximum length of a line of evidence. Longer lines are shortened in the middle to keep them readable.
 MAX_LINE: Final = 400
 
 # Two consecutive ASCII characters in UTF-16, which narrow text does not contain. A single one could be the end of a
@@ -188,8 +187,8 @@ class MarkerSplitter:
         self._last = b"\n"  # last byte that was passed on
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
-        """Return the output and the markers in order. Hold back bytes only as long as they may be the beginning of
-        a marker."""
+        """Return the output and the markers in order. Hold back only bytes that may be the beginning of a
+        marker."""
         # A read may end anywhere, even inside a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
@@ -299,8 +298,7 @@ class _Section:
     __slots__ = ("ended", "text")
 
     def __init__(self) -> None:
-        # Keep the beginning and the end: the reason why QNN did not start is at the end, after many lines about
-        # successes.
+        # Keep both ends: the reason why QNN did not start is at the end, after many lines about successes.
         self.text = Bounded(SECTION_BYTES // 2, SECTION_BYTES // 2)
         self.ended = False
 
@@ -395,8 +393,7 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
-                        # Sections of concurrent requests overlap: output during several requests belongs to each of
-                        # their sections.
+                        # Output during several concurrent requests belongs to each of their sections.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()

@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 # How a session reacts to results that differ from the CPU's results.
 Verify = Literal["off", "warn", "raise"]
-# Identity of a model that no host has read yet: path (or hash of the bytes), size, and a number computed from dates
-# and inode.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, number from dates and inode.
 Source = tuple[str, int, int]
 
 
@@ -132,8 +131,7 @@ class SessionRecipe:
         except OSError:
             return None
         # Include the inode, which changes if the file is replaced by one of the same size and date, and the ctime,
-        # which changes on POSIX if the file is written. If they changed for another reason, the host compares the
-        # contents.
+        # which changes on POSIX if the file is written. If they changed otherwise, the host compares the contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 

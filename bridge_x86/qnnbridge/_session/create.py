@@ -126,8 +126,7 @@ class CreateRequest:
         if self.kill_after_s is not None:
             header["kill_after_s"] = self.kill_after_s
         if deadline is not None:
-            # Send a duration instead of a time of day, because the clocks of two systems (Wine, a container, ssh)
-            # differ.
+            # Send a duration, not a time of day, because the clocks of two systems (Wine, a container, ssh) differ.
             header["budget_s"] = max(1.0, deadline - time.monotonic())
         if recipe.spec.model_path is None:
             # Without model_path, the host uses the last buffer as the model.
@@ -249,8 +248,7 @@ def create(
     header, buffers = request.message(deadline)
 
     def on_sent(number: int) -> None:
-        # Store the number immediately, so that an interrupted caller can release the session if the host creates
-        # it.
+        # Store the number immediately, so that an interrupted caller can release the session.
         request_id.append(number)
         for relay in (canceled, withdrawn):
             if relay is not None:

@@ -42,8 +42,7 @@ if TYPE_CHECKING:
 # Seconds between two checks of conditions that require the slow path, such as the quarantine's file.
 UPKEEP_INTERVAL_S = 1.0
 
-# Minimum seconds to wait for the host's answer to a ping when a channel has ended, even after the caller's
-# deadline.
+# Minimum seconds to wait for the answer to a ping when a channel has ended, even after the deadline.
 ALIVE_GRACE_S = 0.25
 
 # Seconds until a plan is requested again after the host refused it or memory ran out. A request costs a round trip,
@@ -78,8 +77,7 @@ def run(
     Raises:
         FastCallFailed: the call failed; the slow path handles the failure.
     """
-    # Read the attribute once, because another thread may replace the pair of process and session number at any
-    # time.
+    # Read the attribute once, because another thread may replace the pair of process and session number.
     live = remote.live
     if live is None:
         return None
@@ -104,8 +102,7 @@ def run(
     if wish is not None:
         out, fresh, in_place = wish
         if fresh:
-            # Allocate results that may stay in shared memory before computing the key, because their memory is part
-            # of the key.
+            # Allocate results in shared memory before computing the key, because their memory is part of the key.
             signature = find(names, feed)
             if signature is None:
                 return None
@@ -134,8 +131,7 @@ def run(
         channel = plans.channel
         channel.context = remote.context
         # The host may read and write these arrays until the call ends, even if the caller abandons it, so the
-        # channel keeps them alive. Set this before sending anything, because an exception may occur between two
-        # lines.
+        # channel keeps them alive. Set this before sending, because an exception may occur between two lines.
         channel.pinned = key
         if plan is None:
             plan = _plan(session, plans, key, signature, deadline)
@@ -144,8 +140,7 @@ def run(
         plan.used = True
         if on_channel is not None:
             # After `on_channel` another thread may cancel the call. If the call is then not sent, the cancellation
-            # would apply to the next call on this channel. So the channel counts as broken until the call was
-            # answered.
+            # would apply to the next call on this channel. So mark the channel as broken until the answer.
             channel.broken = True
             on_channel(process, channel)
         # The deadline does not apply to the copy, which takes a short time.
@@ -247,8 +242,8 @@ def _settle(
     key: CallKey,
     out: Out | None,
 ) -> None:
-    """Clean up after a call that failed or was interrupted. Raise `FastCallFailed` unless the exception came from
-    the caller."""
+    """Clean up after a failed or interrupted call. Raise `FastCallFailed` unless the exception came from the
+    caller."""
     # Whether the host may have overwritten an input of the call. Check `busy`, too: an interrupt may occur after
     # the call was written and before `sent` is set.
     in_place = (channel.sent or channel.busy) and any(
@@ -267,8 +262,7 @@ def _settle(
         # All other interruptions come from outside: KeyboardInterrupt, SystemExit, an exception of a signal
         # handler.
         elif channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, CallTimedOut)):
-            # Cancel the call, after Ctrl+C for example. The host may have received it even if `sent` is not set
-            # yet.
+            # Cancel the call, after Ctrl+C for example. The host may have received it before `sent` was set.
             _give_up(process, channel)
     except (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError) as found:
         error = found

@@ -60,8 +60,7 @@ MAX_BYTES: Final = 256 * 2**20
 # Maximum fraction of a session's lifetime for later comparisons. A comparison starts a process (0.3 s), and loads
 # and runs the model on the CPU there.
 SHARE_OF_TIME: Final = 0.01
-# Seconds that later comparisons may take in addition, so that the first of them happen soon after the start of a
-# program.
+# Seconds that later comparisons may take in addition, so that the first of them happen soon after the start.
 FREE_S: Final = 5.0
 # Minimum seconds between two decisions whether to compare a call.
 LOOK_EVERY_S: Final = 1.0

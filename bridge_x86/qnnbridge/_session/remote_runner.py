@@ -1,4 +1,4 @@
-"""`RemoteRunner`: run calls in one session in the host, on the fast path if possible, and compare results with the
+"""`RemoteRunner`: run calls in one session in the host, on the fast path if possible; compare results with the
 CPU's.
 
 An `InferenceSession` without buckets uses one `RemoteRunner`; a session with buckets uses one for each variant. Any

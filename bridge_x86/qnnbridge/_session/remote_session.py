@@ -304,8 +304,7 @@ class RemoteSession(ReplayingSession):
                 )
             except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                 pass  # the host has ended, and the session with it
-        # Do this last: after an interruption before this line, the session is still released when the application
-        # drops it.
+        # Do this last: after an interruption, the session is still released when the application drops it.
         self._place.clear()
 
     # --- calls ---
@@ -329,14 +328,12 @@ class RemoteSession(ReplayingSession):
             only_in: the only generation of the host that can answer; if this host has ended, raise `StateLost`.
             deadline: deadline of the call, if its time started before this function was called.
         """
-        # Do not send CANCEL for a request with the option "terminate", because ONNX Runtime itself must answer the
-        # request.
+        # Do not send CANCEL for a request with the option "terminate", which ONNX Runtime itself must answer.
         terminates = asks_to_terminate(header)
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                # Check the generation in each attempt, because a crash during an earlier attempt may have replaced
-                # it.
+                # Check the generation in each attempt, because a crash in an earlier attempt may have replaced it.
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:

@@ -54,8 +54,7 @@ _log = log_of("qnnbridge.session")
 
 T = TypeVar("T")
 
-# Maximum number of cache entries that may crash the host during one creation. After that the model itself is
-# blamed.
+# Number of cache entries that may crash the host during one creation before the model itself is blamed.
 MAX_BAD_ENTRIES = 3
 
 
@@ -253,8 +252,7 @@ class ReplayingSession:
             )
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
-            # No host process has the generation 0, so the next call creates the session again, with options for the
-            # CPU.
+            # No host has the generation 0, so the next call creates the session again, with options for the CPU.
             self._generation = 0
             self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
@@ -288,8 +286,7 @@ class _SessionPolicy(Policy):
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
         session, supervisor = self._session, self._supervisor
-        # A daemon has already repeated the call, and has attributed and explained the crash. Only raise the
-        # daemon's error.
+        # Raise the error of the daemon, which has repeated the call, and attributed and explained the crash.
         if self._host.is_daemon:
             return False
         if isinstance(error, WorkerDied):

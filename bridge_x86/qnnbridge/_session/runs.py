@@ -77,8 +77,7 @@ class RunOptions(HasFields):
 
     @property
     def terminate(self) -> bool:
-        """Whether to stop the runs that use these options, and all later runs with these options. Any thread may
-        set it."""
+        """Whether to stop all current and later runs with these options. Any thread may set it."""
         return self._flag.terminate
 
     @terminate.setter

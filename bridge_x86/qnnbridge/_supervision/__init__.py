@@ -17,8 +17,7 @@ call's model. No caller waits longer than its own deadline. A start or an invest
 deadline, and the next caller uses the result.
 
 Failures are raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`, `HostHung`.
-`_session` decides whether to repeat a call. A call never fails because a file (report, quarantine) cannot be
-written.
+`_session` decides whether to repeat a call. A file (report, quarantine) that cannot be written never fails a call.
 
 `restart_policy` and `blame` only decide: they take the time from a `Clock` and neither start nor kill a process.
 `host_process` starts and ends one process, and handles calls that miss their deadline; `supervisor` and `deaths`

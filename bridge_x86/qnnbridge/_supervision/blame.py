@@ -14,8 +14,7 @@ time a model becomes one of several suspects, it needs twice as many good replie
 ended it, or if its exit code is unknown. SIGKILL gives no points either, because random kills often hit the same
 model. The exception is a kill while the kernel reports that its out-of-memory killer was active: the third such
 death in a row inside the same model, without a good reply of that model in between, gives points.
-- A call that qnnbridge ended because it hung gives points like a crash: a native call that never returns is a
-fault.
+- A call that qnnbridge ended because it hung gives points like a crash, because a native call must return.
 
 `Quarantine` keeps the points on disk, so that a new process does not repeat the crashes. The file has one record
 ("account") for each combination of model fingerprint, options, phase, and versions of ONNX Runtime, QNN and the
@@ -79,8 +78,7 @@ class NativeCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Points:
-    """Points that one death adds to a model's account (its record in the quarantine file); negative if the suspect
-    was cleared."""
+    """Points that one death adds to a model's account (record in the file); negative if the suspect was cleared."""
 
     call: NativeCall
     points: float
@@ -117,8 +115,7 @@ class Blame:
         """Whether any model must run alone. The property is read before every call, so it must be fast."""
         if self._isolated:
             now = time.monotonic()
-            # Forget suspects that are no longer used, because no model may use the fast path while a suspect
-            # exists.
+            # Forget unused suspects, because no model may use the fast path while a suspect exists.
             for fingerprint in [name for name, one in self._isolated.copy().items() if one.until < now]:
                 self.forget(fingerprint)
         return bool(self._isolated)
@@ -226,8 +223,7 @@ class IsolationLock:
         if not self._blame.active:
             yield
             return
-        # Decide when the call begins. A model that becomes a suspect during the call runs alone from its next call
-        # on.
+        # Decide at the start: a model that becomes a suspect during the call runs alone from the next call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
         # Whether this code runs in a signal handler or finalizer that has interrupted a call of the same thread. It
@@ -263,8 +259,7 @@ class IsolationLock:
 
 # --- models that crashed hosts, kept on disk ---
 
-# Points that put a model in quarantine: two deaths with only this model in native code, or four with one other
-# model.
+# Points that put a model in quarantine: two deaths with only this model in native code, or four with another.
 LIMIT_POINTS: Final = 2.0
 # A cache entry is replaced after one death, because compiling again takes only seconds, while another death would
 # affect all models.
@@ -281,8 +276,7 @@ _LAST_SECOND: Final = 253_370_764_800.0
 # Maximum number of models whose source (path, size and dates) is stored.
 _MAX_SOURCES: Final = 1000
 
-# Identity of a model that no host has read yet: path (or hash of the bytes), size, and a number computed from dates
-# and inode.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, number from dates and inode.
 Source = tuple[str, int, int]
 
 
@@ -426,8 +420,7 @@ class Quarantine:
                 )
                 account = dataclasses.replace(account, entry=call.entry)
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
-            # Use `abs`, because the clock may have been set back: a death with a future date counts like one with a
-            # past date.
+            # Use `abs`, because the clock may have been set back: future dates count like past dates.
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
             if source is not None and account.source is None:

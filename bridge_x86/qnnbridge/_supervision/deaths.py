@@ -99,7 +99,7 @@ class Investigator:
         self._reports = reports
 
     def on_ready(self, process: HostProcess) -> None:
-        """Set the versions of the quarantine from the host's HELLO, and again whenever the host reports further
+        """Set the versions of the quarantine from the host's HELLO, and again when the host reports further
         versions."""
         from qnnbridge._diagnosis import crash  # noqa: F401 - imported early, see the module's docstring
 
@@ -169,8 +169,7 @@ class Investigator:
             error,
             status,
             on_purpose,
-            # If `suspect` is set, this call, which the host answered with the loss of the NPU, is to blame, and not
-            # an open call.
+            # If `suspect` is set, this call (answered with the loss of the NPU) is to blame, and not an open call.
             on_purpose or suspect is not None or _from_outside(record, failure),
             frozenset(call.request_id for call in record.suspects),
             frozenset(call.request_id for call in record.suspects if models > 1 and call.fingerprint),
@@ -252,8 +251,8 @@ class Investigator:
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
-        # qnnbridge ended the host: either because a call hung, which is then to blame, or for a reason unrelated to
-        # any call.
+        # qnnbridge ended the host because a call hung, which is then to blame, or for a reason unrelated to any
+        # call.
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:

@@ -3,8 +3,7 @@
 A `HostProcess` is never restarted; the supervisor replaces it by a new `HostProcess`, the next generation.
 
 A call cannot be interrupted inside native code. With ``on_deadline="kill"`` the supervisor ends the host during the
-call. The application requested this, so it does not count as a crash, and all other calls are repeated in the next
-host.
+call. The application requested this, so it is not a crash, and all other calls are repeated in the next host.
 """
 
 from __future__ import annotations
@@ -177,8 +176,7 @@ class HostProcess:
 
     @property
     def seeks_qnn(self) -> bool:
-        """Whether the version of QNN is still missing. The HELLO contains it only if QNN comes from a Python
-        package."""
+        """Whether the version of QNN is unknown. The HELLO contains it only if QNN comes from a Python package."""
         requests = self.channel.requests
         known = requests.host_versions or "onnxruntime_qnn" in self.peer.versions
         return not known and requests.host_phase != "ready"
@@ -314,8 +312,7 @@ class HostProcess:
         return self._check_stopped() or self._check_loading()
 
     def _check_loading(self) -> ChannelFailed | None:
-        """Check the time limit for loading libraries. Loading a model is limited by the timeout of its call
-        instead."""
+        """Check the time limit for loading libraries. Loading a model is limited by the timeout of its call."""
         phase = self.channel.requests.host_phase
         since = self.ready_at
         # Check the limit only while the host declares a loading phase.
@@ -381,14 +378,13 @@ class FastCallFailed(Exception):
     def __init__(
         self, process: HostProcess, error: Exception, deadline: float | None, *, in_place: bool = False
     ) -> None:
-        """Initialize. in_place: whether the host may have changed inputs of the call, so that the call must not be
+        """Initialize. in_place: whether the host may have changed the inputs, so that the call must not be
         repeated."""
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # The error, until `take` returns it. If the raised error stayed stored, its traceback would keep the call's
-        # frames alive.
+        # The error, until `take` returns it. The traceback of a stored error would keep the call's frames alive.
         self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:
@@ -414,8 +410,7 @@ def _without_traceback(error: Exception) -> Exception:
 
 # --- conversion of timeouts to deadlines, and calls that miss their deadline ------------------
 
-# Maximum timeout in seconds (eleven days). Functions that wait for locks and descriptors do not accept much longer
-# timeouts.
+# Maximum timeout in seconds (eleven days). Waiting for locks and descriptors does not accept much more.
 LONGEST_S = 1_000_000.0
 
 
@@ -476,8 +471,7 @@ def overdue(
     """Return the error for a missed deadline. With "kill", end the host if it works on the call, or if the call
     waits for calls that were abandoned."""
     state = late.state
-    # A call that has not started waits for other calls. Do not end the host during those calls unless they were
-    # abandoned.
+    # A call that has not started waits for other calls. End the host during those only if they were abandoned.
     blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
     if on_deadline == "kill" and blocked:
         what = "ran past its" if state == "still-running" else "waited for abandoned calls until after its"

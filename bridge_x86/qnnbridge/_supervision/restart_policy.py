@@ -94,8 +94,7 @@ class RestartPolicy:
         first_delay_s, max_delay_s: delay before a start after a barren generation, before jitter.
         breaker_deaths, breaker_window_s: number of barren deaths within this time that open the breaker.
         open_s, max_open_s: how long the breaker stays open the first time, and at most.
-        clock, jitter: sources of time and random numbers, replaced in tests. ``jitter()`` returns a number from 0
-            to 1.
+        clock, jitter: sources of time and random numbers (0 to 1), replaced in tests.
     """
 
     def __init__(
@@ -202,8 +201,7 @@ class RestartPolicy:
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable
-            # After a productive generation, do not delay the next start and do not count the death, regardless of
-            # its cause.
+            # After a productive generation, do not delay the next start and do not count the death.
             elif productive or booked:
                 self._not_before = now
             else:

@@ -133,8 +133,8 @@ class Policy:
 
     @abstractmethod
     def repeats(self, death: Death, patience: Patience) -> bool:
-        """Return whether to repeat the call, and count the repetition. If not, the loop raises the error of the
-        death."""
+        """Return whether to repeat the call, and count the repetition. If not, the loop raises the death's
+        error."""
 
 
 def survive(

@@ -42,8 +42,7 @@ CLOSE_TIMEOUT_S = 5.0
 # Maximum seconds that an investigation may continue after the caller's deadline.
 GRACE_S = 0.25
 
-# Seconds that a planned restart waits for open calls before it ends their host. The calls are then repeated in the
-# next host.
+# Seconds that a planned restart waits for open calls, which are then repeated in the next host.
 RETIRE_TIMEOUT_S = 30.0
 
 
@@ -75,7 +74,7 @@ class Supervisor:
         investigator: DeathHandler,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """Initialize. reach: function that is called before a start, with the caller's deadline, and again after a
+        """Initialize. reach: function that is called before a start, with the caller's deadline; again after a
         timeout."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
@@ -339,8 +338,7 @@ class Supervisor:
             self._note_failed_start(error)
             raise
         self._starting = None
-        # A HELLO alone does not reset the restart delay. The first good response or a minute without a crash resets
-        # it.
+        # The first good response or a minute without a crash resets the restart delay; a HELLO alone does not.
         self._policy.on_ready()
         self._investigator.on_ready(process)
         if process.channel.preamble:
@@ -350,8 +348,7 @@ class Supervisor:
         return process
 
     def forget_launch(self) -> None:
-        """Discard the command and environment of the host, so that they are determined again for the next
-        process."""
+        """Discard the host's command and environment, so that they are determined again for the next process."""
         self._launch = None
 
     def _spawn(self, deadline: float | None) -> HostProcess:
@@ -362,8 +359,7 @@ class Supervisor:
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
                 raise _too_late()
-            # Hold the start lock during the wait, so that no other caller starts a host. `close` ends the wait
-            # early.
+            # Hold the start lock while waiting, so that no other caller starts a host. `close` ends the wait early.
             if self._closing.wait_for(lambda: self._is_closed, start.delay_s):
                 raise Closed("The host was closed.")
         try:
@@ -425,8 +421,7 @@ class Supervisor:
 
 
 def _patience(deadline: float | None, forever: float) -> float:
-    """Return how many seconds an operation may take for a caller with this deadline: slightly more than the
-    remaining time."""
+    """Return the seconds for an operation with this deadline: slightly more than the remaining time."""
     return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
 

@@ -196,8 +196,8 @@ class Channel:
         return answer
 
     def ping(self, deadline: float | None) -> None:
-        """Wait until the host answers a PING. A missing answer proves nothing, because native code may hold the
-        host's GIL."""
+        """Wait until the host answers a PING. A missing answer proves nothing: native code may hold the host's
+        GIL."""
         self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
@@ -396,8 +396,7 @@ class Channel:
         if pipe.torn:
             raise self.fail(interrupted())
         pipe.add(chunks)
-        # Choose the write function for each frame, because the application may have changed the handling of
-        # SIGPIPE.
+        # Choose the write function for each frame, because the handling of SIGPIPE may have changed.
         pipe.write = writer(self._write_fd)
         while pipe.pending:
             self._check_ours(self._write_fd)
@@ -410,8 +409,7 @@ class Channel:
                 raise self._after_last_output(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait until the pipe accepts data. To detect a stopped host, add up the time of consecutive waits of all
-        callers."""
+        """Wait until the pipe accepts data. Add up consecutive waits of all callers, to detect a stopped host."""
         now = time.monotonic()
         # Do not reset this time when a deadline expires, so that several callers with short deadlines together
         # detect a host that does not read.
@@ -538,8 +536,7 @@ class Channel:
             silence = self._on_silence()
             if silence is not None:
                 raise self.fail(silence.reason)
-            # The host writes a frame without pause, so a gap in the middle of a frame means that the process is
-            # stopped.
+            # The host writes a frame without pause, so a gap inside a frame means that the process is stopped.
             if in_frame and now - since >= STALL_TIMEOUT_S:
                 raise self.fail(stalled("send", STALL_TIMEOUT_S))
 

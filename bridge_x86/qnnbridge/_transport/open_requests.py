@@ -63,8 +63,8 @@ class OneWayRequests:
     """
 
     def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
-        """Initialize. write: function that writes a request, or returns False to postpone it. It is called under
-        the lock."""
+        """Initialize. write: function that writes a request, or returns False to postpone it; called under the
+        lock."""
         self._lock = lock
         self._write = write
         self._waiting: collections.deque[Header] = collections.deque()
@@ -131,8 +131,7 @@ class ChannelFailed(Exception):
 
 
 def error_of(answer: Frame, *, retired: bool) -> Exception:
-    """Return the exception for an ERROR frame. retired: whether GOODBYE was sent, after which the host cancels
-    requests."""
+    """Return the exception for an ERROR frame. retired: whether GOODBYE was sent, which cancels requests."""
     error = from_wire(answer.header.get("error") or {})
     # After GOODBYE the host cancels requests that it has not started. The next generation processes these calls.
     return ChannelRetired() if retired and isinstance(error, Cancelled) else error
@@ -290,8 +289,7 @@ class Waiter(WakeEvent):
         self.answer: Frame | None = None
         # Id of the request; set before the first byte of the request is written.
         self.request_id: int | None = None
-        # EVENT frames that the caller must process before it continues to wait; empty if the caller only needs the
-        # answer.
+        # EVENT frames that the caller must process before it continues to wait; empty if it only needs the answer.
         self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
 

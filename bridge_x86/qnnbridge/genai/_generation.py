@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 
-# Integers of this size or more are sent as floats: genai rejects them as integers. Floats represent all smaller
-# integers exactly.
+# Larger integers are sent as floats, because genai rejects them. Floats represent all smaller ones exactly.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 

@@ -69,8 +69,8 @@ class PoolStats:
     Attributes:
         idle: generators that wait for a prompt.
         in_use: generators of unfinished answers.
-        kept_bytes: memory that the KV caches of idle and used generators need for a full context. Models whose size
-            is unknown count as 0.
+        kept_bytes: memory that the KV caches of idle and used generators need for a full context. Unknown sizes
+            count as 0.
         hits: answers that reused a kept generator.
         misses: answers that were allowed to reuse a generator and got a new one.
         reused_tokens: prompt tokens that were not processed again.
@@ -192,8 +192,8 @@ class GeneratorPool(Shown):
             if not kept.fits(model, params, salt):
                 continue
             common = _common(kept.tokens, tokens)
-            # A generator that shares less than half of its tokens with the prompt belongs to another conversation,
-            # which may continue.
+            # A generator that shares less than half of its tokens with the prompt may continue another
+            # conversation.
             if common > longest and 2 * common >= len(kept.tokens) and not _doubtful(model, kept.tokens, tokens):
                 best, longest = kept, common
         return best
@@ -223,8 +223,7 @@ def can_reuse(params: GeneratorParams) -> bool:
 
 
 def _common(kept: Sequence[int], tokens: Sequence[int]) -> int:
-    """Return the length of the common prefix, without the last prompt token: the model must process that token to
-    produce logits."""
+    """Return the length of the common prefix, without the last prompt token, which the model must process."""
     most = min(len(kept), len(tokens) - 1)
     return next((at for at in range(most) if kept[at] != tokens[at]), most)
 

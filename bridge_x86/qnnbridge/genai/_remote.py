@@ -267,8 +267,7 @@ class Remade:
         self.times_made += 1
         made = HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
         if self._complete is not None:
-            # If `_complete` fails, `made` goes out of scope, which releases the object, and the next call creates a
-            # new one.
+            # If `_complete` fails, the object is released with `made`, and the next call creates a new one.
             self._complete(process, made.number, deadline)
         return made
 

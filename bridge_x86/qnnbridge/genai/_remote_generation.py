@@ -59,8 +59,7 @@ if TYPE_CHECKING:
 LONGEST_STEP: Final = 32
 # Tokens of the step after the prompt's step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
-# With this number of open streams on a connection, no step is requested ahead, so that streams are left for other
-# generations.
+# Number of open streams of a connection from which on no step is requested ahead, to leave streams for others.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
 FIRST_STEPS_OF_DAEMON: Final = 8
 # Intended seconds of a step with a daemon. The number of tokens is derived from the time of earlier steps; a single
@@ -187,8 +186,7 @@ class RemoteGeneration:
         if not prompt:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
         self.settle()
-        # Check the flag here, because a cancellation sent with the request may arrive after a short prompt has been
-        # processed.
+        # Check the flag here: a cancellation sent with the request may arrive after a short prompt was processed.
         self._refuse_terminated()
         context, began, deadline = self._context_of([*self.tokens, *prompt]), time.monotonic(), self._deadline
 
@@ -380,8 +378,7 @@ class RemoteGeneration:
         """Request the next tokens. Return False if they will arrive through `_steps`."""
         count, is_new = self._next_count(len(self.tokens)), not self.remade.is_in(process)
         self._process = process
-        # A step of one token needs no stream. After a crash, suspected calls must run alone, which an open stream
-        # would prevent.
+        # A step of one token needs no stream. An open stream would prevent suspects of a crash from running alone.
         if count > 1 and not is_new and not self.model.host.blame.active:
             self._open_step(process, len(self.tokens), count, deadline)
         if self._steps:
@@ -400,8 +397,7 @@ class RemoteGeneration:
         at = len(self.tokens) + step.left
         if len(self._steps) > 1 or 2 * step.left > step.count or (self.most is not None and at >= self.most):
             return
-        # With fast-forward tokens, one step may append more tokens than requested, so the length at its end is
-        # unknown.
+        # With fast-forward tokens, a step may append more tokens than requested, so its final length is unknown.
         fast_forward = self.recipe.guidance is not None and self.recipe.guidance[2]
         crowded = len(process.channel.requests.streams) >= STREAMS_AHEAD
         if not (fast_forward or crowded or self.model.host.blame.active):
@@ -427,13 +423,11 @@ class RemoteGeneration:
 
     def _grow(self) -> None:
         self.stats.steps += 1
-        # With lengths of 1, 2, 4, 8 ..., a program that stops early has wasted at most about as many tokens as it
-        # used.
+        # With lengths of 1, 2, 4, 8 ..., a program that stops early wastes at most about as many tokens as it used.
         self._step = min(2 * self._step, self._longest, self._in_turn)
 
     def _adapt_turn(self, began: float, count: int) -> None:
-        """Adapt the length of later steps to the duration of the last step, which includes waiting for other
-        clients."""
+        """Adapt the length of later steps to the time of the last step, including the wait for other clients."""
         if self.model.host.is_daemon:
             each_s = max(1e-6, time.monotonic() - began) / count
             self._in_turn = max(1, min(LONGEST_STEP, int(STEP_OF_DAEMON_S / each_s)))

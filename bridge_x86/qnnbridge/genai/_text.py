@@ -101,8 +101,7 @@ class TextStream(Shown, Iterator[str]):
         self._held = ""
         self._cancelled = False
         self._release = release
-        # Lock that keeps `cancel` from acting after the end of the answer, when the generator may serve another
-        # answer.
+        # Lock that keeps `cancel` from acting after the end of the answer, when the generator may be reused.
         self._lock = renew_in_forks(Lock())
         self._stats: GenerationStats | None = None
 
@@ -277,8 +276,7 @@ def generate(
         timeout: seconds for the whole answer, including tokenizer and chat template, until `DeadlineExceeded` is
             raised. Default: no limit.
         seed: seed of the random numbers.
-        temperature: 0 always selects the most likely token, other values sample. Default: the setting of the
-            model's config.
+        temperature: 0 always selects the most likely token, other values sample. Default: the model's config.
         top_p, top_k: restrict sampling to the most likely tokens.
         guidance: type and text of a grammar, as in `GeneratorParams.set_guidance`.
         template: chat template to use instead of the model's.

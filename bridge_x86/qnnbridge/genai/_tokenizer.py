@@ -41,8 +41,7 @@ class Tokenizer(Shown):
         # tokens, because most applications encode that output next.
         self._changes = 0
         self._rendered: tuple[int, str, Any] | None = None
-        # Use a local variable: a lambda that refers to `self` would create a reference cycle between the tokenizer
-        # and `remade`.
+        # Use a local variable: a lambda that refers to `self` would create a reference cycle through `remade`.
         options = self._options
         self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
 
@@ -103,8 +102,7 @@ class Tokenizer(Shown):
             add_generation_prompt: whether the prompt ends with the beginning of an answer.
             timeout: see `Tokenizer`.
         """
-        # Find the JSON escape \u0000 of the null character. Remove escaped backslashes first: \\u0000 is not that
-        # escape.
+        # Find the JSON escape \u0000 of the null character. Remove escaped backslashes first (as in \\u0000).
         if "\\u0000" in str(messages).replace("\\\\", ""):
             raise _cut_off()
         arguments = {
@@ -129,8 +127,7 @@ class Tokenizer(Shown):
         """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
         texts = {name: _option_text(value) for name, value in options.items()}
         self._call("update_options", {"options": texts})
-        # Record the options after the call: a recorded option that genai refuses would make every later tokenizer
-        # fail.
+        # Record the options after the call: an option that genai refuses would make every later tokenizer fail.
         self._options.update(texts)
         self._changes += 1
 

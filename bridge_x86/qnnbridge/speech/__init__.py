@@ -184,8 +184,7 @@ class Recognizer(Shown):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the folder: ``separate`` or ``merged`` (decoders of optimum), ``genai``, or ``fixed`` (AI
-        Hub)."""
+        """Layout of the folder: ``separate`` or ``merged`` (optimum), ``genai``, or ``fixed`` (AI Hub)."""
         return self._sessions.layout
 
     @property

@@ -26,8 +26,7 @@ _BELOW: Final = 8.0  # values more than this many decades below the loudest bin 
 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
-    """Return Slaney's triangular mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, else
-    logarithmic."""
+    """Return Slaney's mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, else logarithmic."""
     # Slaney's scale has 3 mels per 200 Hz up to 1 kHz (mel 15), and 27 mels per factor of 6.4 above.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
@@ -37,8 +36,7 @@ def mel_filters(bins: int) -> Array:
     slopes = edges[np.newaxis, :] - frequencies[:, np.newaxis]
     widths = np.diff(edges)
     triangles = np.maximum(0.0, np.minimum(-slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]))
-    # With the height 2 / width each triangle has the area 1, so that the wide filters of high frequencies are not
-    # louder.
+    # With the height 2 / width each triangle has the area 1, so that wide filters are not louder.
     return np.asarray(triangles * (2.0 / (edges[2:] - edges[:-2]))[np.newaxis, :])
 
 
@@ -50,8 +48,7 @@ def log_mel(samples: Array, bins: int, frames: int) -> Array:
     half = WINDOW // 2
     # Half a window on each side centres the frames on their samples, as torch.stft does.
     padded = np.pad(padded, half, mode="reflect")
-    # numpy's Hann window is symmetric. Without its last value it equals the periodic window that Whisper was
-    # trained with.
+    # Without its last value, numpy's symmetric Hann window equals the periodic one that Whisper was trained with.
     window = np.hanning(WINDOW + 1)[:-1]
     # The frame after the last sample is omitted, as in Whisper.
     pieces = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:frames]

@@ -380,8 +380,7 @@ class TokenSpan:
 
 
 def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpan], int | None]:
-    """Return the segments of a window, and the step at which the next window begins (``None``: at the end of this
-    window)."""
+    """Return the segments of a window, and the step at which the next window begins (``None``: at its end)."""
     # Two consecutive times are the end of a segment and the start of the next segment, so split the tokens between
     # them. If text follows the last pair, its end is unknown, so the next window begins at the last known end and
     # processes that audio again. A single time as the last token means that no speech follows, so the next window

@@ -293,8 +293,7 @@ def _language_of(language: object, forced: object, languages: object) -> str | N
         return match[1]
     if isinstance(forced, list) and isinstance(languages, dict):
         for pair in forced:
-            # Each pair is a position and a token id. Position 0 has the start token and position 1 the language
-            # token.
+            # Each pair is a position and a token id; position 0 is the start token, position 1 the language token.
             if isinstance(pair, list) and len(pair) == 2 and pair[0] == 1:
                 names = [name for name, number in languages.items() if number == pair[1]]
                 return names[0].strip("<|>") if names else None
