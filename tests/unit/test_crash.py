@@ -56,7 +56,7 @@ REAL_DEATHS = [
         "must be a number has another value (stoul failed)",
         "Correct the option",
     ),
-    ("bin_of_another_model", "creating", -6, "does not belong to this .onnx file", "compile it again"),
+    ("bin_of_another_model", "creating", -6, "does not belong to this .onnx file", "Compile the model again"),
     ("damaged_bin_out_of_range", "creating", -6, "context binary is damaged (std::out_of_range)", "Compile"),
     ("damaged_bin_at_create", "compiling", -11, "context binary is damaged or was compiled", "compile it again"),
     ("damaged_bin_at_run", "running", -11, "while running this model", "compile it again"),
