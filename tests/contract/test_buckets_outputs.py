@@ -341,7 +341,7 @@ def test_no_padding_value_is_chosen_if_padding_changes_the_results(
     assert any(words in line for line in refused.value.evidence), refused.value.evidence
     if words.startswith("With zeros"):
         assert "pad=0" not in (refused.value.fix or "")
-        assert "exact sizes" in (refused.value.fix or "")
+        assert "one session for each size" in (refused.value.fix or "")
 
 
 def test_the_first_padded_call_is_compared_with_the_unpadded_model(

@@ -236,7 +236,7 @@ def test_a_batch_whose_rows_depend_on_each_other_is_not_divided(host: qnnbridge.
     with open_session(host, centred(), pad=None, buckets={"batch": 3}) as session:
         np.testing.assert_allclose(session.run(None, {"x": x})[0], x - x.mean(0), atol=1e-6)
         for rows in (2, 6):
-            with pytest.raises(InvalidArgument, match="takes 3 only"):
+            with pytest.raises(InvalidArgument, match="accepts only 3"):
                 session.run(None, {"x": np.resize(x, (rows, 8))})
     with pytest.raises(OptionError) as caught:
         open_session(host, centred(), pad=None, buckets={"batch": [2, 4]})
