@@ -79,7 +79,7 @@ def test_wrong_numbers_warn_after_the_call_and_only_once_per_model(host: qnnbrid
             assert settled(again).kept
             assert before == workers(host)
 
-    with pytest.warns(qnnbridge.NumbersWarning, match=r"other numbers on QNN.*SNR") as told:
+    with pytest.warns(qnnbridge.NumbersWarning, match=r"different results on QNN.*SNR") as told:
         first, second, report = first_session()
     assert len(told) == 1
     assert first.shape == second.shape == (1, 8, 26)

@@ -90,7 +90,7 @@ def test_a_warm_up_with_zeros_is_inconclusive_and_the_first_real_input_is_compar
         assert session.verified.state == "pending"
         run(session, ZEROS, 5)
         settled(session)
-        with pytest.warns(qnnbridge.NumbersWarning, match="other numbers") as told:
+        with pytest.warns(qnnbridge.NumbersWarning, match="different results") as told:
             differs(session, X, 50)
         assert len(told) == 1
     with pytest.warns(qnnbridge.NumbersWarning):
@@ -141,7 +141,7 @@ def test_programs_that_make_one_call_each_reach_a_further_comparison_together(ho
             if number < 8:
                 run(session, INNER)
             else:
-                with pytest.raises(NumbersDiffer, match="other numbers"):
+                with pytest.raises(NumbersDiffer, match="different results"):
                     run(session, X)
             said.append((session.verified.state, session.verified.calls, session.verified.compared))
     expected = [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 3), (7, 3), (8, 4)]

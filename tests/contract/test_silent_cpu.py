@@ -65,7 +65,10 @@ def test_a_backend_that_cannot_be_loaded_is_an_error_with_its_cause(
 
 @pytest.mark.parametrize(
     ("options", "cause"),
-    [({"soc_model": "9999"}, "QNN_DEVICE_ERROR_INVALID_CONFIG"), ({"device_id": "7"}, "no QNN device")],
+    [
+        ({"soc_model": "9999"}, "QNN_DEVICE_ERROR_INVALID_CONFIG"),
+        ({"device_id": "7"}, "A QNN device with the number 7"),
+    ],
     ids=["unknown chip", "unknown device"],
 )
 def test_the_cause_is_reported_if_the_cpu_is_allowed(

@@ -138,7 +138,7 @@ def test_numbers_that_differ_fail_the_test(pytester: pytest.Pytester) -> None:
     )
     text = result.stdout.str()
     result.assert_outcomes(passed=2, failed=4)
-    assert "mul_1.onnx computes other numbers on QNN than on the CPU." in text
+    assert "mul_1.onnx computes different results on QNN than on the CPU." in text
     assert "no call was compared with the CPU" in text
 
 

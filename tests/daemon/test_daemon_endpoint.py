@@ -105,7 +105,7 @@ def test_connecting_to_the_endpoint_of_another_daemon_raises_an_error(
 ) -> None:
     _, discovery, folder = endpoint
     write_discovery(folder, new_discovery(folder, instance=discovery.instance))
-    with pytest.raises(HostStartFailed, match=r"opening dialogue failed"):
+    with pytest.raises(HostStartFailed, match=r"authentication failed"):
         qnnbridge.connect(start=False)
     write_discovery(folder, new_discovery(folder))
     with pytest.raises(HostStartFailed, match="it is another daemon"):

@@ -68,7 +68,7 @@ KNOWN = [
     ),
     ("Process finished with exit code -1073740791 (0xC0000409)", "abort()", "option"),
     ("exit code 127", "shell", "full code"),
-    ("bash: line 1: 4242 Segmentation fault (core dumped) python app.py", "memory it does not own", "context"),
+    ("bash: line 1: 4242 Segmentation fault (core dumped) python app.py", "accessed invalid memory", "context"),
     (
         "terminate called after throwing an instance of 'Ort::Exception'\n  what():  Tensor name not found.",
         ".bin",
@@ -90,7 +90,7 @@ KNOWN = [
     (
         "2026-11-21 10:15:00.1 [E:onnxruntime:, qnn_execution_provider.cc:1 X] QNN SetupBackend failed Failed to create "
         "device. Error: QNN_DEVICE_ERROR_INVALID_CONFIG",
-        "refused the device",
+        "could not create the device",
         "soc_model",
     ),
     ("Stub lib id mismatch: expected (v2.42), detected (v2.40)", "different versions", "one set"),

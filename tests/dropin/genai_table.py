@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "genai-api.md"
 NOT_POSSIBLE = {
     "Config.from_package_ep": "give the folder of the variant to Config",
     "GeneratorParams.set_speculative_options": "no speculative decoding",
-    "Model.create_streaming_processor": "no speech in pieces; qnnbridge.speech takes whole recordings",
+    "Model.create_streaming_processor": "no streaming speech recognition; qnnbridge.speech takes whole recordings",
     "Tensor.data": "a pointer into another process; use as_numpy()",
 }
 # Absent: an AttributeError, as in releases of genai that lack the name.

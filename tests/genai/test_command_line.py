@@ -113,7 +113,7 @@ def test_an_invalid_byte_or_a_null_character_does_not_end_the_conversation(folde
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.count(b"Error: ") == 1
-    assert b"Error: A text with a character 0 cannot be encoded" in done.stderr
+    assert b"Error: A text with a null character cannot be encoded" in done.stderr
     assert b"2 of the answer" in done.stdout
 
 

@@ -75,12 +75,12 @@ class TestSplitting:
     @pytest.mark.parametrize(
         ("part", "words"),
         [
-            ({"type": "image"}, "one of them"),
-            ({"type": "image", "path": "a", "image": PICTURE}, "one of them"),
-            ({"type": "image", "image": "a.png"}, "is bytes"),
-            ({"type": "video", "path": "a"}, "A part of a message"),
-            ({"type": "text", "text": 5}, "A part of a message"),
-            ("words", "A part of a message"),
+            ({"type": "image"}, "must have either"),
+            ({"type": "image", "path": "a", "image": PICTURE}, "must have either"),
+            ({"type": "image", "image": "a.png"}, "must be bytes"),
+            ({"type": "video", "path": "a"}, "of a message is not valid"),
+            ({"type": "text", "text": 5}, "of a message is not valid"),
+            ("words", "of a message is not valid"),
         ],
     )
     def test_unknown_message_parts_are_refused(self, part: Any, words: str) -> None:
@@ -92,7 +92,7 @@ class TestSplitting:
         [("llama", (), IMAGE), ("llama", (), AUDIO), ("gemma3", ("image",), AUDIO), ("whisper", ("audio",), IMAGE)],
     )
     def test_parts_that_the_model_does_not_support_are_refused(self, kind: str, modalities: Any, part: Any) -> None:
-        with pytest.raises(PromptRefused, match="tiny does not take"):
+        with pytest.raises(PromptRefused, match="tiny does not accept"):
             split_media(info(kind, *modalities), user(part))
 
     def test_a_missing_media_file_is_refused(self) -> None:
@@ -164,7 +164,7 @@ class TestGenerating:
         from tests.genai.tiny_decoders import write_model
 
         model = genai.Model(write_model(tmp_path / "text", "dynamic"), host=host)
-        with pytest.raises(PromptRefused, match="does not take pictures"):
+        with pytest.raises(PromptRefused, match="does not accept pictures"):
             genai.generate(model, [{"role": "user", "content": [IMAGE]}])
 
 

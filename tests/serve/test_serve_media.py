@@ -211,7 +211,7 @@ class TestLimits:
         with pytest.raises(Refused, match="may have 2") as caught:
             check_media(parts, "tiny", ("image",), MediaLimits(most_parts=2))
         assert caught.value.field == "messages[2]"
-        with pytest.raises(Refused, match="tiny does not take pictures"):
+        with pytest.raises(Refused, match="tiny does not accept pictures"):
             check_media(parts, "tiny", ("audio",), MediaLimits())
 
     @pytest.mark.parametrize(
@@ -456,7 +456,7 @@ class TestServing:
     @pytest.mark.parametrize(
         ("model", "part", "words"),
         [
-            ("tiny", image(picture()), "tiny does not take pictures"),
+            ("tiny", image(picture()), "tiny does not accept pictures"),
             ("tiny", audio(sound()), "tiny does not take sound"),
             ("gemma3", audio(sound()), "gemma3 does not take sound"),
             ("gemma3", image(picture(100, 60)), "100 x 60 pixels"),

@@ -355,7 +355,7 @@ def test_four_hours_of_audio_use_little_memory_and_the_deadline_is_kept(folder: 
             done.set()
             watching.join()
         assert status == 504
-        assert "s of the audio are done" in words
+        assert "s of the audio" in words
         assert most[0] - start < 100 * 1024**2, f"{(most[0] - start) >> 20} MB for 230 MB of audio"
     with serving(*PRIVATE, "--speech", f"tiny={folder}", *limits[2:]) as server, client_of(server) as client:
         stream = iter(transcribe(client, wav(tiny.sound(1, LONG_S)), stream=True))

@@ -253,7 +253,7 @@ def test_bad_input_is_one_error_with_a_fix(name: str, place: Path, monkeypatch: 
 def test_a_language_that_the_model_lacks_is_refused(place: Path) -> None:
     done = invoke(place / "a.wav", "--model", place / "merged", "--provider", "cpu", "--language", "xx")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "The model has no language 'xx'" in done.stderr
+    assert "The model does not support the language 'xx'" in done.stderr
 
 
 def test_another_sample_rate_is_reported(place: Path, tmp_path: Path) -> None:

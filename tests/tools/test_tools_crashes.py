@@ -92,7 +92,7 @@ def test_a_host_that_was_ended_deliberately_is_not_listed_as_a_crash_and_can_sti
 def test_an_unknown_report_is_bad_input() -> None:
     code, told = qnnbridge("crashes", "show", "19990101")
     assert code == 2
-    assert "There is no crash report" in told
+    assert "No crash report matches" in told
 
 
 def test_the_folder_of_the_reports_is_printed(state: Path) -> None:

@@ -49,7 +49,7 @@ def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelDescription | None = Non
         ({"buckets": [16, 32]}, "contains no dimension"),
         ({"buckets": {3: [16]}}, "3 is not the name"),
         ({"buckets": {"": [16]}}, "'' is not the name"),
-        ({"buckets": {"seq": []}}, "'seq' has no size"),
+        ({"buckets": {"seq": []}}, "no size is given for 'seq'"),
         ({"buckets": {"seq": [16, 32.0]}}, "32.0 is not a size for the dimension 'seq'"),
         ({"buckets": {"seq": "16"}}, "'16' is not a size"),
         ({"buckets": {"seq": ["16"]}}, "'16' is not a size"),
@@ -123,11 +123,11 @@ def test_the_error_for_an_unknown_dimension_lists_the_known_ones_and_a_guess() -
 def test_dimensions_without_names_and_models_with_fixed_sizes_have_different_errors() -> None:
     with pytest.raises(OptionError, match="no input") as nameless:
         plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", (1, None)))
-    assert "Without a name are x:1" in str(nameless.value.cause)
+    assert "Dimensions without a name: x:1" in str(nameless.value.cause)
     assert "'x:1'" in str(nameless.value.fix)
     with pytest.raises(OptionError) as fixed:
         plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", (1, 8)))
-    assert "needs no buckets" in str(fixed.value.fix)
+    assert "buckets are not needed" in str(fixed.value.fix)
     with pytest.raises(OptionError, match=r"'x' of m\.onnx has no shape"):
         plan_of({"seq": [16]}, NodeInfo("x", "tensor(float)", None))
 
@@ -138,13 +138,13 @@ def test_dimensions_without_names_and_models_with_fixed_sizes_have_different_err
         (None, "no value is given for padding input 'input_ids'", "verify_padding"),
         ({"input_ids": 0}, "'attention_mask' along 'seq'", "pad={'attention_mask': 0, ...}"),
         ({"input_id": 0, "attention_mask": 0}, "no input 'input_id'", "Did you mean 'input_ids'?"),
-        ({"input_ids": 0.5, "attention_mask": 0}, "0.5 is not a value for input 'input_ids'", "hold exactly"),
-        ({"input_ids": float("nan"), "attention_mask": 0}, "nan is not a value", "hold exactly"),
-        ({"input_ids": 2**70, "attention_mask": 0}, "is not a value", "hold exactly"),
-        ({"input_ids": "0", "attention_mask": 0}, "'0' is not a value", "hold exactly"),
-        ({"input_ids": [0], "attention_mask": 0}, "[0] is not a value", "hold exactly"),
-        ({"input_ids": 0, "attention_mask": 1e40}, "1e+40 is not a value", "hold exactly"),
-        ({"input_ids": 0, "attention_mask": True}, "True is not a value", "hold exactly"),
+        ({"input_ids": 0.5, "attention_mask": 0}, "0.5 is not a value for input 'input_ids'", "represent exactly"),
+        ({"input_ids": float("nan"), "attention_mask": 0}, "nan is not a value", "represent exactly"),
+        ({"input_ids": 2**70, "attention_mask": 0}, "is not a value", "represent exactly"),
+        ({"input_ids": "0", "attention_mask": 0}, "'0' is not a value", "represent exactly"),
+        ({"input_ids": [0], "attention_mask": 0}, "[0] is not a value", "represent exactly"),
+        ({"input_ids": 0, "attention_mask": 1e40}, "1e+40 is not a value", "represent exactly"),
+        ({"input_ids": 0, "attention_mask": True}, "True is not a value", "represent exactly"),
     ],
 )
 def test_the_padding_value_of_an_input_must_be_given_and_must_fit(pad: Any, words: str, fix: str) -> None:

@@ -69,7 +69,7 @@ def test_joined_windows_equal_the_unsplit_result(left: int, right: int) -> None:
 
 def test_one_step_of_context_less_is_detected() -> None:
     run = convolution(2, 2)
-    with pytest.raises(OptionError, match="other results than the whole"):
+    with pytest.raises(OptionError, match="different results than the whole"):
         check_exact(plan(9), 0, ENDS, Context(1, 2), zeros, run, {})
     check_exact(plan(9), 0, ENDS, Context(2, 2), zeros, run, {})
 
@@ -89,7 +89,7 @@ def test_a_model_with_unlimited_context_is_refused() -> None:
 
 
 def test_buckets_that_are_too_short_are_refused() -> None:
-    with pytest.raises(OptionError, match="the largest bucket has 8"):
+    with pytest.raises(OptionError, match="the largest bucket has only 8"):
         check_exact(plan(8), 0, ENDS, Context(4, 4), zeros, convolution(4, 4), {})
 
 
@@ -169,13 +169,13 @@ def test_ids_are_drawn_from_the_whole_table_since_its_first_rows_may_be_equal() 
     highest = highest_valid(zero_ids(8), ["ids"], run)
     assert highest == {"ids": 31}
     assert measure(plan_of_ids(8), 0, IDS_END, zero_ids, run, highest) == Context(4, 4)
-    with pytest.raises(OptionError, match="other results than the whole"):
+    with pytest.raises(OptionError, match="different results than the whole"):
         check_exact(plan_of_ids(9), 0, IDS_END, Context(1, 1), zero_ids, run, highest)
 
 
 def test_inputs_that_change_no_output_give_no_window() -> None:
     run = of_ids(np.zeros(40), 3)
-    with pytest.raises(OptionError, match="do not show how far") as told:
+    with pytest.raises(OptionError, match="do not show the distance") as told:
         measure(plan_of_ids(8), 0, IDS_END, zero_ids, run, {"ids": 31})
     assert "No change of an input changed output number 0" in str(told.value)
     with pytest.raises(OptionError, match="do not show whether windows"):
@@ -193,9 +193,9 @@ def test_an_influence_that_decays_without_end_is_refused() -> None:
             y[:, step] += np.float32(0.5) * y[:, step - 1]
         return [np.repeat(y, HOP, 1)]
 
-    with pytest.raises(OptionError, match="do not show how far") as told:
+    with pytest.raises(OptionError, match="do not show the distance") as told:
         measure(plan(16), 0, ENDS, zeros, recurrent, {}, ["LSTM"])
-    assert "fades (LSTM)" in str(told.value)
+    assert "decreases gradually (LSTM)" in str(told.value)
     # Layers of convolutions fade, too, but have an end.
     assert measure(plan(8), 0, ENDS, zeros, convolution(3, 1), {}, ["Conv", "Softmax"]) == Context(4, 2)
 

@@ -47,21 +47,27 @@ def record(
 
 REAL_DEATHS = [
     # stderr, phase, exit code, text in the cause, text in the fix
-    ("zero_size_dimension", "compiling", -8, "dimension of size 0", "give it a size"),
-    ("zero_size_dimension", "creating", 136, "dimension of size 0", "give it a size"),
-    ("run_option_not_a_number", "running", -6, "must be a number is not one (stoul failed)", "Correct the option"),
+    ("zero_size_dimension", "compiling", -8, "dimension of size 0", "Give it a size"),
+    ("zero_size_dimension", "creating", 136, "dimension of size 0", "Give it a size"),
+    (
+        "run_option_not_a_number",
+        "running",
+        -6,
+        "must be a number has another value (stoul failed)",
+        "Correct the option",
+    ),
     ("bin_of_another_model", "creating", -6, "does not belong to this .onnx file", "Compile the model again"),
     ("damaged_bin_out_of_range", "creating", -6, "context binary is damaged (std::out_of_range)", "Compile"),
-    ("damaged_bin_at_create", "compiling", -11, "context binary is damaged or was made", "compile it again"),
-    ("damaged_bin_at_run", "running", -11, "while running this model", "Compile the model again"),
+    ("damaged_bin_at_create", "compiling", -11, "context binary is damaged or was compiled", "compile it again"),
+    ("damaged_bin_at_run", "running", -11, "while running this model", "compile it again"),
     ("stft", "compiling", -11, "STFT", "replace the operator"),
-    ("check_failed", "compiling", -6, "check inside of ONNX Runtime or QNN failed (__n < this->size())", "verify"),
+    ("check_failed", "compiling", -6, "check in ONNX Runtime or QNN failed (__n < this->size())", "verify"),
     ("truncated_backend_library", "creating", -7, "library or the context binary is truncated", "Reinstall"),
     ("two_qnn_versions", "creating", -6, "two QNN versions", "one set of QNN libraries"),
     ("double_free", "running", -6, "double free", "one set of QNN libraries"),
-    ("thread_at_exit", "closing", -6, "all work was done", "no answer was lost"),
-    ("qemu_segv", "importing", -11, "died while it was loaded", "Reinstall"),
-    ("watchdog", "running", 1, "took longer than its budget", "more time"),
+    ("thread_at_exit", "closing", -6, "All requests had been answered", "no answer was lost"),
+    ("qemu_segv", "importing", -11, "crashed while it was loaded", "Reinstall"),
+    ("watchdog", "running", 1, "exceeded its time limit", "Increase the time limit"),
     ("python_exception", "idle", 1, "ValueError: bad thing happened", "traceback"),
     ("host_package_missing", "starting", 1, "qnnbridge is not installed", "qnnbridge setup"),
     ("module_missing", "starting", 1, "lacks the package nosuchmodule", "qnnbridge setup"),
@@ -69,8 +75,8 @@ REAL_DEATHS = [
     (None, "compiling", -9, "out-of-memory killer or another process ended the host", "kernel log"),
     (None, "running", 137, "out-of-memory killer or another process ended the host", "kernel log"),
     (None, "idle", -9, "Another process or the kernel", "kernel log"),
-    (None, "idle", -15, "asked the host to end (SIGTERM)", "Find out which program"),
-    (None, "idle", 0, "as if on request", "sys.exit()"),
+    (None, "idle", -15, "sent the host a signal to end (SIGTERM)", "Find out which program"),
+    (None, "idle", 0, "ended with exit code 0", "sys.exit()"),
     (None, "starting", 127, "command or library not found", "by hand"),
     (None, "starting", 126, "not executable", "one machine type"),
 ]
@@ -113,7 +119,7 @@ def test_a_crash_of_the_compiler_is_not_explained_by_files_that_it_did_not_read(
     for died in diagnose(record(log, "compiling", code, platform, op="worker.compile"))[:2]:
         assert not re.search(r"Windows|\.bin|EPContext|compile[^.]* again", f"{died.cause} {died.fix}"), died
     best = diagnose(record(log, "compiling", code, platform, op="worker.compile"))[0]
-    assert "`qnnbridge verify` of the model finds the operator" in best.fix
+    assert "`qnnbridge verify MODEL` finds the operator" in best.fix
 
 
 @pytest.mark.parametrize("op", ["session.create", "worker.compile"])
@@ -124,22 +130,22 @@ def test_an_abort_without_a_message_mentions_windows_only_on_windows(op: str) ->
 
 WINDOWS_DEATHS = [
     ("windows_access_violation", "running", 0xC0000005, "while running this model"),
-    ("windows_access_violation", "importing", 0xC0000005, "died while it was loaded"),
-    ("windows_run_option_not_a_number.bin", "running", 0xC0000409, "On Windows this death leaves no message"),
-    ("windows_run_option_not_a_number.bin", "running", 3, "On Windows this death leaves no message"),
+    ("windows_access_violation", "importing", 0xC0000005, "crashed while it was loaded"),
+    ("windows_run_option_not_a_number.bin", "running", 0xC0000409, "as is usual on Windows"),
+    ("windows_run_option_not_a_number.bin", "running", 3, "as is usual on Windows"),
     ("windows_standard_streams", "starting", 1, "standard streams that it cannot use"),
     (None, "compiling", 0xC0000094, "dimension of size 0"),
-    (None, "compiling", 0xC00000FD, "QNN crashed on this model"),
-    (None, "running", 0xC0000006, "cut off or replaced while in use"),
+    (None, "compiling", 0xC00000FD, "QNN crashed while it created a session"),
+    (None, "running", 0xC0000006, "truncated or replaced while in use"),
     (None, "running", 0xC0000374, "memory allocator"),
     (None, "starting", 0xC0000135, "Visual C++ runtime"),
     (None, "starting", 0xC000007B, "another machine type"),
     (None, "starting", 0xC0000139, "two versions are mixed"),
     (None, "starting", 106, "pyvenv.cfg"),
-    (None, "idle", 0xC000013A, "asked the host to end (STATUS_CONTROL_C_EXIT)"),
-    (None, "running", 1, "Nothing on stderr: another program ended the process"),
+    (None, "idle", 0xC000013A, "sent the host a signal to end (STATUS_CONTROL_C_EXIT)"),
+    (None, "running", 1, "Another program ended the process"),
     (None, "idle", 259, "STILL_ACTIVE"),
-    (None, "idle", 0xC0ABCDEF, "is not in this table"),
+    (None, "idle", 0xC0ABCDEF, "unknown Windows error status"),
 ]
 
 
@@ -185,7 +191,7 @@ def test_a_bad_dynamic_option_is_distinguished_from_a_thread_at_exit() -> None:
     # Both crashes leave the same line: `terminate called without an active exception`.
     by_option = record("dynamic_option_not_a_number", "running", -6, op="session.set_ep_dynamic_options")
     assert "dynamic option" in diagnose(by_option)[0].cause
-    assert "all work was done" in diagnose(record("thread_at_exit", "idle", -6))[0].cause
+    assert "All requests had been answered" in diagnose(record("thread_at_exit", "idle", -6))[0].cause
 
 
 def test_there_is_always_an_explanation_and_it_contains_the_exit_code() -> None:
@@ -438,7 +444,7 @@ def died_with(stderr: str, phase: str = "starting", code: int = 2) -> CrashRecor
 def test_without_a_proven_cause_the_last_line_of_stderr_is_the_evidence(code: int) -> None:
     best = diagnose(died_with(WRONG_PROGRAM, code=code))[0]
     assert best.evidence == ("/bin/cat: invalid option -- 'I'",)
-    assert "Nothing on stderr" not in best.cause
+    assert "stderr contains no error" not in best.cause
 
 
 def test_the_last_line_is_shown_without_time_stamp_and_colours() -> None:

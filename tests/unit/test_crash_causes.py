@@ -50,12 +50,12 @@ def test_after_an_illegal_instruction_the_alternative_cause_is_named() -> None:
     """A jump into data crashes with the same signal."""
     causes = [one.cause for one in diagnose(with_qnn(-4, "posix", "running"))]
     assert "Processor: not known." in causes[0]
-    assert "QNN or the driver crashed" in causes[1]
+    assert "QNN or the NPU driver crashed" in causes[1]
     assert not any("QNN or the driver" in one.cause for one in diagnose(alone(-4, "posix", "running")))
 
 
 def test_a_jump_into_data_is_not_an_illegal_instruction() -> None:
-    assert "QNN or the driver crashed" in diagnose(with_qnn(0xC0000096, "win32", "running"))[0].cause
+    assert "QNN or the NPU driver crashed" in diagnose(with_qnn(0xC0000096, "win32", "running"))[0].cause
 
 
 def test_known_facts_about_the_processor_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_a_session_on_qnn_is_suspected_first(code: int) -> None:
 
 @pytest.mark.parametrize(
     ("code", "cause"),
-    [(-11, "crashed on this model: it is on the CPU"), (-8, "integer division"), (-7, "mapped into memory")],
+    [(-11, "crashed on this model, which runs on the CPU"), (-8, "integer division"), (-7, "mapped into memory")],
 )
 def test_a_crash_on_the_cpu_reports_its_known_cause(code: int, cause: str) -> None:
     assert cause in diagnose(alone(code, "posix", "running"))[0].cause

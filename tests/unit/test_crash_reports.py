@@ -143,7 +143,7 @@ def test_an_unknown_or_ambiguous_report_id_is_refused(tmp_path: Path, wanted: st
 def test_missing_reports_are_an_error_only_if_one_is_requested(tmp_path: Path) -> None:
     reports = CrashReports(tmp_path / "never made")
     assert reports.summaries() == []
-    with pytest.raises(OptionError, match="no crash report"):
+    with pytest.raises(OptionError, match="No crash report"):
         reports.read("last")
 
 

@@ -78,7 +78,7 @@ def test_the_configuration_file_is_used_if_nothing_else_sets_the_engine(tmp_path
     with pytest.raises(OptionError, match="no engine 'winml'"):
         engine_setting({}, environ)
     file.write_text("[host]\nengine = 3\n", "utf-8")
-    with pytest.raises(HostNotFound, match=r"'engine' in \[host\] is not a text"):
+    with pytest.raises(HostNotFound, match=r"'engine' in \[host\] is not a string"):
         engine_setting({}, environ)
 
 

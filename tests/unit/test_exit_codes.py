@@ -121,7 +121,7 @@ def test_a_wrapper_that_does_not_exec_changes_the_number_and_not_the_signal(raw:
 
 def test_259_is_an_ended_process_with_a_name() -> None:
     assert ExitStatus(259, "win32").name == "STILL_ACTIVE"
-    assert "never take 259 for alive" in explain_code("259").to_text()
+    assert "instead of comparing the exit code with 259" in explain_code("259").to_text()
 
 
 def test_127_has_three_meanings_and_all_are_listed() -> None:

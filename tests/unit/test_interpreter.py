@@ -150,7 +150,7 @@ def test_a_file_that_is_not_a_program_is_refused_with_an_explanation(tmp_path: P
         (text, "not executable"),
         (stub, "Microsoft Store"),
         ("", "empty"),
-        ("no-such-python", "on the PATH"),
+        ("no-such-python", "the PATH contains no program"),
         (program(tmp_path / "python.exe", "x64_python.exe"), "Windows program"),
     ):
         with pytest.raises(HostNotFound, match=says):
@@ -160,10 +160,10 @@ def test_a_file_that_is_not_a_program_is_refused_with_an_explanation(tmp_path: P
 @pytest.mark.parametrize(
     ("computer", "header", "says"),
     [
-        ("ARM64", "x64.dll", "x64 Python and this computer is ARM64.*simulator"),
-        ("ARM64", "x86.pyd", "x86 Python and this computer is ARM64"),
-        ("ARM64", "arm64ec.dll", "ARM64EC Python"),
-        ("x64", "arm64.dll", "ARM64 Python and this computer is x64"),
+        ("ARM64", "x64.dll", "Python for x64, and the machine type of this computer is ARM64.*simulator"),
+        ("ARM64", "x86.pyd", "Python for x86, and the machine type of this computer is ARM64"),
+        ("ARM64", "arm64ec.dll", "Python for ARM64EC"),
+        ("x64", "arm64.dll", "Python for ARM64, and the machine type of this computer is x64"),
         ("x64", "x86_64.so", "not a Windows program"),
     ],
 )
@@ -209,7 +209,7 @@ def test_a_path_in_the_file_is_relative_to_the_file_and_may_start_with_a_tilde(
     [
         ('[host]\npython = "C:\\Users\\me\\python.exe"\n', "not valid TOML"),
         ("host = 'python'\n", "not a table"),
-        ("[host]\npython = 3\n", "not a text"),
+        ("[host]\npython = 3\n", "not a string"),
         ("[host]\npython = ''\n", "empty"),
     ],
 )
@@ -270,9 +270,9 @@ def test_the_reason_for_skipping_each_registered_python_is_reported(tmp_path: Pa
     for says in (
         "QNNBRIDGE_HOST_PYTHON: not set",
         "config.toml: does not exist",
-        "does not exist any more",
+        "no longer exists",
         "needs Python 3.11 or newer",
-        "x64 Python and this computer is ARM64",
+        "Python for x64, and the machine type of this computer is ARM64",
         "does not have qnnbridge_host",
         "running interpreter",
     ):
@@ -323,7 +323,7 @@ def test_the_host_finds_an_environment_inside_of_a_folder_on_pythonpath() -> Non
             {"not_isolated": ("/site-packages",)},
             "has qnnbridge_host in /site-packages, which the host does not see",
         ),
-        ({"process": "x86", "computer": "x64"}, "x86 Python and this computer is x64"),
+        ({"process": "x86", "computer": "x64"}, "Python for x86, and the machine type of this computer is x64"),
     ],
 )
 def test_the_running_interpreter_is_used_only_if_the_host_would_run_in_it(

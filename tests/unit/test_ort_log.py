@@ -116,29 +116,29 @@ def test_a_long_line_is_shortened_in_the_middle_and_keeps_its_end() -> None:
     ("name", "rule", "words"),
     [
         ("backend_missing", "backend.file-missing", "/nonexistent/libQnnHtp.so does not exist"),
-        ("libcxx_missing", "backend.library-of-wheel", "libc++-71bc274c.so.1.0 is missing"),
-        ("backend_of_other_version", "backend.other-version", "/opt/qnn-2.6.0/libQnnHtp.so is of another"),
+        ("libcxx_missing", "backend.library-of-wheel", "libc++-71bc274c.so.1.0, which is missing"),
+        ("backend_of_other_version", "backend.other-version", "/opt/qnn-2.6.0/libQnnHtp.so is from another"),
         ("backend_not_mapped", "backend.not-mapped", "address space"),
         ("backend_not_started", "backend.not-started", "no NPU, or no memory [QNN_BACKEND_ERROR_CANNOT_INITIALIZE"),
         ("unknown_soc_model", "backend.device-config", "QNN_DEVICE_ERROR_INVALID_CONFIG (14001)"),
-        ("unknown_device_id", "backend.device-id", "no QNN device with the number 7"),
+        ("unknown_device_id", "backend.device-id", "A QNN device with the number 7 does not exist"),
         ("bad_context_priority", "backend.priority", "qnn_context_priority is 'huge'"),
         ("windows_unknown_soc_model.bin", "backend.device-config", "QNN_DEVICE_ERROR_INVALID_CONFIG (14001)"),
         ("windows_bad_context_priority.bin", "backend.priority", "qnn_context_priority is 'huge'"),
         ("windows_backend_missing.bin", "backend.not-loaded", "load library failed"),
-        ("device_id_not_a_number", "option.unknown-exception", "a number was expected"),
+        ("device_id_not_a_number", "option.unknown-exception", "not a number where QNN expects one"),
         ("fp16_without_soc_model", "option.fp16-needs-chip", "needs soc_model"),
-        ("finalize_1002", "finalize.memory", "cannot be placed on this target"),
+        ("finalize_1002", "finalize.memory", "cannot run on this target"),
         ("finalize_1002_verbose", "finalize.operator", "the operator Transpose"),
         ("bad_vtcm", "graph.create", "QNN_GRAPH_ERROR_INVALID_NAME (6003)"),
         ("extended_udma", "graph.tensor", "Transpose_token_29"),
-        ("bin_missing", "context.no-bin", "not next to it"),
+        ("bin_missing", "context.no-bin", "not in the same folder"),
         ("bin_cut_off", "context.damaged", "truncated"),
         ("bin_for_other_chip", "context.refused", "QNN_CONTEXT_ERROR_CREATE_FROM_BINARY (5005)"),
         ("name_with_dots", "context.dots", "'..'"),
         ("context_on_cpu", "context.no-provider", "compiled for QNNExecutionProvider"),
-        ("compiled_twice", "context.compiled-twice", "compiled already"),
-        ("output_exists", "context.exists", "never overwrites"),
+        ("compiled_twice", "context.compiled-twice", "already compiled"),
+        ("output_exists", "context.exists", "does not overwrite it"),
         ("disk_full", "disk.full", "disk is full"),
         ("disk_full_embedded", "disk.full", "disk is full"),
         ("output_folder_missing", "disk.no-folder", "does not exist"),
@@ -146,8 +146,8 @@ def test_a_long_line_is_shortened_in_the_middle_and_keeps_its_end() -> None:
         ("refused_nodes_severity2", "graph.unsupported", "name: det, type: Det"),
         ("refused_rank_severity2", "graph.validation", "QNN_OP_PACKAGE_ERROR_VALIDATION_FAILURE (3110)"),
         ("dynamic_severity0", "graph.dynamic", "fixed dimensions"),
-        ("dynamic_severity2", "graph.on-cpu", "silent"),
-        ("index_out_of_range", "run.index", "the value 100, but that dimension has only 5 elements"),
+        ("dynamic_severity2", "graph.on-cpu", "logs no reason"),
+        ("index_out_of_range", "run.index", "the value 100, but the indexed dimension has only 5 elements"),
     ],
 )
 def test_a_real_log_gives_its_cause(name: str, rule: str, words: str) -> None:
@@ -164,7 +164,7 @@ NPU_LINES = [
     (
         " <W> Skel lib id mismatch: devKey={deviceId=0 coreId=0 pdId=0} expected (v2.51.0.1), detected (v2.40.0.9)",
         "backend.mixed",
-        "the Skel library is v2.40.0.9",
+        "the Skel library has version v2.40.0.9",
     ),
     (" <E> Failed to retrieve skel build id: err: 1008", "backend.mixed", "different versions"),
     (" <E> DspTransport.openSession qnn_open failed, 0x80000406, prio 100", "backend.skel", "0x80000406"),
@@ -175,7 +175,7 @@ NPU_LINES = [
         "[W:onnxruntime:, qnn_ep.cc:1 WarnIfHnrdPathActive] QNN EP fell back to HTP user-driver (HNRD) path; "
         "QnnHtpPrepare/Stub/Skel libs missing from backend lib dir.",
         "backend.user-driver",
-        "missing next to the backend",
+        "missing in the backend's folder",
     ),
     (
         "libatomic.so.1: cannot open shared object file: No such file or directory",
@@ -191,7 +191,7 @@ NPU_LINES = [
     (
         "15 : DEVICE_RESET : NPU crashed. SSR detected. Recovery not supported (no context binary on disk",
         "reset.not-recoverable",
-        "cannot be loaded again",
+        "cannot load the model into it again",
     ),
     (
         "QNN graph execute error. Error: QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: x, Code: 1011",
@@ -298,7 +298,7 @@ def test_a_truncated_report_does_no_harm() -> None:
 
 def test_the_generic_error_gets_the_real_cause() -> None:
     error = enrich(Fail(GENERIC), log("unknown_soc_model"))
-    assert "QNN refused the device" in str(error.cause)
+    assert "QNN could not create the device" in str(error.cause)
     assert "soc_model" in str(error.fix)
     assert error.evidence[0].startswith("QNN SetupBackend failed")
     assert str(error).count("\n") >= 3
@@ -335,7 +335,7 @@ def test_the_error_message_is_explained_if_the_log_has_nothing() -> None:
         "[ONNXRuntimeError] : 11 : EP_FAIL : Failed to finalize QNN graph. Error: QNN_COMMON_ERROR_MEM_ALLOC: x"
     )
     error = enrich(EPFail(message), [])
-    assert "cannot be placed" in str(error.cause)
+    assert "cannot run on this target" in str(error.cause)
     assert error.evidence == ()
 
 
@@ -350,7 +350,7 @@ def test_nodes_that_are_on_the_cpu_deliberately_do_not_explain_another_error() -
 
 def test_a_provider_that_cannot_be_made_is_explained() -> None:
     error = enrich(RemoteRuntimeError("Error creating execution provider"), log("fp16_without_soc_model"))
-    assert error.fix == "Set soc_model too (60 for X Elite)."
+    assert error.fix == "Set soc_model, too (60 for X Elite)."
 
 
 def test_errors_unrelated_to_the_log_are_not_changed() -> None:

@@ -1,11 +1,11 @@
-"""Shape buckets: a model with free dimensions, compiled for a few fixed sizes, used as if it accepted any size.
+"""Shape buckets: a model with free dimensions is compiled for a few fixed sizes and accepts calls of any size.
 
 Overview. When the session is created, a `BucketPlan` is made from the model's description: the free axes of the
 inputs, their names, and the sizes to compile. A *variant* is the model with one combination of these sizes. The
 smallest variant is created immediately, each other variant with the first call that needs it. The relation between
 the sizes of outputs and inputs comes from the model's declarations; if they are missing, runs of the model on the
-CPU with free sizes show the relation. If the application does not specify padding, such runs also find a padding
-that does not change the results.
+CPU with free sizes show the relation. If the application does not specify padding values, such runs also find
+values that do not change the results.
 
 A call takes one of these paths:
 
@@ -14,10 +14,10 @@ A call takes one of these paths:
                         --> too large, split= --> parts along one axis, each a call, joined
                         --> too large         --> refused, or the model on the CPU (overflow="cpu")
 
-Invariant: an output is cut only if the relation of its size to the inputs is known, and the shape of every result
-is compared with the expected shape. An unexpected size raises an error; the output is never cut wrong. Whether
-padding changes the values depends on the model, so padded results are compared with the CPU and differences
-reported (`PaddingCheck`).
+Invariant: the padding is cut from an output only if the relation of its size to the inputs is known, and the shape
+of every result is compared with the expected shape. An unexpected size raises an error. Whether padding changes the
+values depends on the model, so padded results are compared with the CPU's results, and differences are reported
+(`PaddingCheck`).
 
 Each variant is an ordinary session, which handles crashes, retries and the cache by itself.
 
@@ -41,8 +41,8 @@ from qnnbridge_protocol.errors import OptionError
 
 # --- the arguments of a session with buckets, checked without the model ------------------------------------
 
-# Largest divisor to try first for a relation: the total stride of most image models. Observations of this many
-# consecutive sizes show every way in which a size may be rounded.
+# Largest divisor to try first for a relation: the total stride of most image models. As many consecutive sizes are
+# observed, which shows how a size is rounded.
 MAX_DENOMINATOR: Final = 32
 
 
@@ -91,10 +91,10 @@ def parse(text: str) -> Relation:
 def fit(
     symbol: str, observed: Mapping[int, int], divisors: Iterable[int] = range(1, MAX_DENOMINATOR + 1)
 ) -> Relation | None:
-    """Return the simplest relation that fits all observations, or ``None``.
+    """Return the simplest relation that fits all observations, or ``None`` if none fits.
 
-    The simplest relation has the first possible divisor of `divisors`, then the offset nearest to 0. A constant
-    size does not count as a relation.
+    The simplest relation has the first possible divisor of `divisors` and, for this divisor, the offset nearest to
+    0. A constant size does not count as a relation.
 
     Args:
         observed: map from the size of the symbol to the size of the output's dimension.
@@ -118,7 +118,7 @@ def fit(
 
 
 def offsets_of(factor: int, divisor: int, observed: Mapping[int, int]) -> range:
-    """Return the offsets with which the relation fits all observations."""
+    """Return the offsets with which a relation of this factor and divisor fits all observations."""
     # out == (factor * size + offset) // divisor means
     #     divisor * out <= factor * size + offset <= divisor * out + divisor - 1
     # so each observation allows `divisor` consecutive offsets. The result is their intersection.
@@ -163,11 +163,10 @@ Cut = Mapping[str, Sequence["int | str | None"]]
 
 # QNN stores sizes in 32 bits.
 MAX_SIZE: Final = 2**31 - 1
-# Maximum number of variants. A larger number is probably a mistake of the caller, since each variant is compiled
-# separately.
+# Maximum number of variants. Each is compiled separately, so a larger number is probably a mistake.
 MAX_VARIANTS: Final = 1024
 
-# If the name of a dimension contains this word, the rows of the dimension are independent of each other.
+# If the name of a dimension contains this word, its rows are assumed to be independent of each other.
 _BATCH: Final = "batch"
 
 _EXAMPLE: Final = "buckets={'seq': [16, 32, 64, 128]}"
@@ -218,7 +217,7 @@ def make_arguments(
     count = math.prod(map(len, sizes.values())) if only is None else len(only)
     if count > MAX_VARIANTS:
         raise OptionError(
-            f"These buckets make {count} variants of the model, and each is compiled separately.",
+            f"These buckets lead to {count} variants of the model, and each variant is compiled separately.",
             fix=f"Give fewer sizes; at most {MAX_VARIANTS} variants are allowed.",
         )
     if overflow not in ("error", "cpu"):
@@ -259,14 +258,15 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
     given = {chunk: None} if isinstance(chunk, str) else chunk
     if not isinstance(given, Mapping) or len(given) != 1:
         raise OptionError(
-            f"chunk={chunk!r:.100} is not one dimension.",
+            f"chunk={chunk!r:.100} is not a dimension.",
             fix="Give its name: chunk='frames'; or its name and the model's context: chunk={'frames': 32}.",
         )
     ((name, context),) = given.items()
     _check_known("chunk", name, sizes)
     if context is not None and (isinstance(context, bool) or not isinstance(context, int) or context < 0):
         raise OptionError(
-            f"chunk: {context!r:.60} is not a number of steps.", fix="Give 0 or more, or the name alone."
+            f"chunk: {context!r:.60} is not a number of steps.",
+            fix="Give 0 or more, or only the name of the dimension.",
         )
     return {name: context}
 
@@ -293,7 +293,9 @@ def _sizes(name: str, given: object) -> tuple[int, ...]:
     if isinstance(given, Iterable):
         found = sorted({_size(name, one) for one in given})
         if not found:
-            raise OptionError(f"buckets: {name!r} has no size.", fix=f"Give at least one: {_EXAMPLE}.")
+            raise OptionError(
+                f"buckets: no size is given for {name!r}.", fix=f"Give at least one size: {_EXAMPLE}."
+            )
         return tuple(found)
     return (_size(name, given),)
 
@@ -344,7 +346,7 @@ def _pad(pad: Any) -> tuple[dict[str, Any], Any]:
         return {}, pad
     raise OptionError(
         f"pad={pad!r:.100} is neither a padding value nor a map from inputs to padding values.",
-        fix="Give the values: pad={'input_ids': 0, 'attention_mask': 0}, or pad=0 for all inputs.",
+        fix="Give a value for each input: pad={'input_ids': 0, 'attention_mask': 0}, or pad=0 for all inputs.",
     )
 
 
@@ -366,7 +368,7 @@ def _cut(cut: Any) -> dict[str, tuple[Relation | None, ...]]:
 
 def _dimension(name: str, dim: Any) -> Relation | None:
     if dim is None or (isinstance(dim, int) and not isinstance(dim, bool)):
-        return None  # a dimension of fixed size need not be cut
+        return None  # a number stands for a dimension of fixed size, which need not be cut
     if isinstance(dim, str):
         return parse(dim)
     raise OptionError(

@@ -1,7 +1,8 @@
-"""Pure functions for one call: sizes, padding, cutting, parts, windows, and the shapes that the session reports.
+"""Pure functions for one call: determine sizes, pad, cut, divide into parts or windows; and the shapes that the
+session reports.
 
 An input that needs no padding is used without a copy. Each call compares the shapes of the model's outputs with
-`OutputShapes`: a dimension of an unexpected size is an error, not a wrong cut.
+`OutputShapes` and raises an error if a dimension has an unexpected size.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
     """Return the size of each symbol (named free dimension) in the fed inputs. Raise `InvalidArgument` if inputs
     have different sizes for one symbol.
 
-    ONNX Runtime does not check whether dimensions with the same name have the same size. Here they are padded to
-    the same size, so their sizes must be equal. Optional inputs that are not fed are ignored.
+    ONNX Runtime does not check whether dimensions with the same name have the same size. With buckets they are
+    padded to the same size, so their sizes must be equal. Optional inputs that are not fed are ignored.
     """
     found: list[int | None] = [None] * len(plan.symbols)
     first: list[str] = [""] * len(plan.symbols)
@@ -49,7 +50,7 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                     fix="Give inputs of equal sizes. If the sizes may differ, rename a dimension in the model.",
                     details={"symbol": symbol},
                 )
-    # A symbol that no fed input contains gets its smallest bucket, which needs the least computation.
+    # For a symbol that no fed input contains, use the smallest bucket, which needs the least computation.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
@@ -61,8 +62,7 @@ def bucket_for(plan: BucketPlan, number: int, size: int) -> int | None:
 
 
 def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
-    """Return the variant with the least computation whose sizes are sufficient for a call of these sizes, or
-    ``None``."""
+    """Return the variant with the least computation that is large enough for a call of these sizes, or ``None``."""
     if any(sizes[number] != plan.buckets[number][0] for number in plan.fixed):
         return None
     if plan.only is not None:
@@ -74,8 +74,8 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
 
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
-    """Return the indices of the symbols whose size exceeds the largest bucket, or differs from the only permitted
-    size."""
+    """Return the indices of the symbols whose size exceeds the largest bucket. A symbol with a single permitted
+    size is included if its size differs."""
     return tuple(
         number
         for number, size in enumerate(sizes)
@@ -87,8 +87,8 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
     name, largest = plan.symbols[number], plan.buckets[number][-1]
     if number in plan.fixed:
         return InvalidArgument(
-            f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, and the session takes {largest} only.",
-            cause="The dimension has a single size, and no padding was specified.",
+            f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, and the session accepts only {largest}.",
+            cause="buckets= contains a single size for the dimension, and no padding was specified.",
             fix=f"Give the session this size, too (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with "
             "pad= if sizes between them occur; or let such calls run on the CPU (overflow='cpu').",
             details={"symbol": name, "size": sizes[number], "largest": largest},
@@ -107,7 +107,7 @@ def refuse_pair(plan: BucketPlan, sizes: Sizes) -> InvalidArgument:
     enough for all of them."""
     return InvalidArgument(
         f"{INVALID_ARGUMENT}No combination of buckets is large enough for {plan.text(sizes)}.",
-        fix=f"Add one to the list: buckets=[..., {plan.named(sizes)!r}].",
+        fix=f"Add a combination to the list: buckets=[..., {plan.named(sizes)!r}].",
         details={"sizes": plan.named(sizes)},
     )
 
@@ -130,12 +130,11 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
         shape[axis] = variant[number]
     if tuple(shape) == value.shape:
         return value
-    # The array may start uninitialized, because `_repeat_last` fills the rest.
+    # An uninitialized array is sufficient, because `_repeat_last` fills the rest.
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
-    # Fill a batch by repeating a real row: many models return NaN for a row that is only padding, and QNN computes
-    # all rows.
+    # Fill a batch by repeating the last row, because many models return NaN for a row that consists of padding.
     for axis, number in padded.axes.items():
         if number in plan.split or padded.edge or (padded.value is None and number == plan.chunk):
             _repeat_last(out, axis, value.shape[axis])
@@ -164,7 +163,7 @@ class OutputShapes:
         found: the relations of each output, one per dimension; ``None`` for a dimension that is fixed or not cut.
             An output without an entry is never cut.
         uncut: for each output without an entry in `found`, the reason.
-        given: outputs whose relations the application specified.
+        given: outputs whose relations the application specified with `cut`.
     """
 
     found: Mapping[str, Relations]
@@ -215,7 +214,7 @@ def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], tru
     if all(part == slice(None) for part in slices):
         return value
     if not isinstance(value, Typed):
-        # Copy the part, because a view would keep the padded array alive, which may be much larger.
+        # Copy the remaining part, because a view would keep the whole padded array in memory.
         return value[tuple(slices)].copy()
     if LAYOUTS[value.element_type].packed:
         raise ModelError(
@@ -267,7 +266,7 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
             for axis, relation in enumerate(shapes.found.get(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
-        # If an output has the dimension in two axes, the parts would only be the diagonal blocks of the output.
+        # If an output has the dimension in two axes, the parts of a call would be only its diagonal blocks.
         if len(axes) != 1:
             raise InvalidArgument(
                 f"The output {name!r} cannot be joined from parts: it does not have the dimension {symbol!r} "
@@ -294,11 +293,12 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
 
 # --- calls in overlapping windows -------------------------------------------------------------------------
 
-# Windows are for models in which an output depends on nearby inputs only (convolutional decoders). A window is as
-# long as a bucket and is never padded. The first window starts where the input starts and the last one ends where
-# it ends, so the model's own padding takes effect at the two true ends. At every other end of a window, the outputs
-# that the end may have influenced are dropped. Their number is the distance over which an input influences an
-# output (`Context`). The remaining outputs are joined and equal those of a run on the whole input.
+# Windows are for models in which an output depends only on nearby inputs (convolutional decoders). A window is as
+# long as a bucket and is never padded. The first window starts at the start of the input and the last window ends
+# at its end, so the model's own padding takes effect there as in a run on the whole input. At every other end of a
+# window, the outputs that may be influenced by this end are dropped: as many as the distance over which an input
+# influences an output (`Context`). The remaining outputs are joined and equal the outputs of a run on the whole
+# input.
 
 # Relation of an output's size to the symbol, and the axis of the output that has this size.
 End = tuple[Relation, int]
@@ -306,8 +306,7 @@ End = tuple[Relation, int]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Context:
-    """Distance over which an input influences an output, in steps of the symbol. `left`: distance to earlier
-    inputs."""
+    """Distance over which outputs depend on inputs, in steps. left, right: distance to earlier and later inputs."""
 
     left: int
     right: int
@@ -333,8 +332,8 @@ class Chunk:
 
 
 def windows(size: int, length: int, context: Context) -> list[Chunk]:
-    """Return windows of `length` steps that cover `size` steps. The length is at most `size`, and larger than
-    the context."""
+    """Return windows of `length` steps that cover `size` steps. `length` must exceed the context, but not
+    `size`."""
     found: list[Chunk] = []
     kept = 0
     # Each window except the last keeps at least `length - context.total` new steps, so the loop ends.
@@ -349,7 +348,7 @@ def windows(size: int, length: int, context: Context) -> list[Chunk]:
 
 
 def window_length(buckets: Sequence[int], size: int, context: Context) -> int | None:
-    """Return the largest bucket that is at most `size` and longer than the context, or ``None``."""
+    """Return the largest bucket that is at most `size` and larger than the context, or ``None``."""
     fitting = [bucket for bucket in buckets if bucket <= size and (bucket > context.total or bucket == size)]
     return fitting[-1] if fitting else None
 
@@ -372,7 +371,7 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
     for at, (relation, axis) in enumerate(ends):
         kept = []
         for values, window in zip(results, cuts, strict=True):
-            # Convert input steps to output steps: a vocoder, for example, computes `factor` samples for each frame.
+            # Convert input steps to output steps: a vocoder, for example, computes several samples for each frame.
             begin = 0 if window.keep_from == 0 else relation.factor * (window.keep_from - window.start)
             whole = window.keep_to == size
             end = None if whole else relation.factor * (window.keep_to - window.start)
@@ -383,7 +382,7 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """Windows of a session, measured when the session is created. `number` is the index of the symbol."""
+    """Settings of the windows of a session, measured when the session is created. number: index of the symbol."""
 
     number: int
     context: Context
@@ -401,8 +400,8 @@ def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[N
 
 
 def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """Return the outputs as the session reports them: an undeclared dimension gets the name of the symbol if
-    their sizes are always equal."""
+    """Return the outputs as the session reports them: an undeclared dimension gets the name of the symbol that
+    always has the same size."""
     shown = []
     for node in outputs:
         relations = shapes.found.get(node.name)

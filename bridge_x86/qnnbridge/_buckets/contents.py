@@ -1,10 +1,10 @@
-"""Generated inputs for trial runs of a model on the CPU: valid, and varied enough to change the outputs.
+"""Generate inputs for trial runs of a model on the CPU that are valid and vary enough to change the outputs.
 
-Inputs of zeros prove nothing, because rows 0 and 1 of an embedding table usually stand for padding and unknown
-words, and a mask of zeros makes every output constant. Ids are drawn from the whole range that the model accepts,
-which `highest_valid` finds by runs. Masks consist of ones, zeros and mixtures, because values that one mask hides
-are visible with another mask. All functions are pure, except that they call a `Runs` function, which communicates
-with a host.
+Trials with inputs of zeros would prove nothing, because rows 0 and 1 of an embedding table usually stand for
+padding and unknown words, and a mask of zeros makes every output constant. Ids are drawn from the whole range that
+the model accepts, which `highest_valid` finds by runs. Masks consist of ones, of zeros or of both, because a value
+that one mask hides is visible with another mask. All functions are pure, except that they call a `Runs` function,
+which communicates with a host.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
 # Standard deviation of a random change of an input. It is large, so that no activation function hides the change.
 CHANGE: Final = 8.0
-# Standard deviation in every fourth draw: in deep models, smaller changes do not reach the last time steps.
+# Standard deviation in every fourth draw: in deep models, smaller changes do not reach the last steps.
 LARGE_CHANGE: Final = 64.0
-# Largest integer to try. Larger rows of an embedding table would show nothing new.
+# Largest integer to try. Later rows of an embedding table would show nothing new.
 LARGEST: Final = 2**15 - 1
-# Value for a hidden step in an additive mask, which the model adds to its attention scores.
+# Value that hides a step in an additive mask (a mask that the model adds to its attention scores).
 HIDDEN: Final = -1e4
 # Number of draws: a common multiple of the numbers of mask types and of change sizes, so that all of them are used.
 DRAWS: Final = 8
@@ -48,8 +48,9 @@ def is_mask(name: str, value: Array) -> bool:
 def highest_valid(feeds: Feeds, names: Iterable[str], run: Runs) -> dict[str, int]:
     """Return the largest integer of the form 2**n - 1 that the model accepts in each of these inputs.
 
-    ONNX Runtime's CPU provider refuses an id that is not in the embedding table. A value that changes the shape of
-    an output is a size or a number of repetitions; larger values of such an input could use up the memory.
+    ONNX Runtime's CPU provider refuses an id that is not in the embedding table. If a value changes the shape of an
+    output, the input is a size or a number of repetitions; larger values are not tried, because they could use up
+    the memory.
 
     Args:
         feeds: inputs that the model accepts.
@@ -119,7 +120,7 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
         return np.asarray(value + rng.standard_normal(value.shape) * by, value.dtype)
     if value.dtype.kind not in "iuf":
         return value
-    # Other values than 0 and 1 in a mask would show effects that do not occur with real masks.
+    # In a mask, use only 0 and 1: other values would show effects that do not occur with real masks.
     high = 1 if is_mask(name, value) or number % 3 == 2 else highest
     other = rng.integers(0, min(high, highest) + 1, value.shape) if value.dtype.kind in "iu" else value
     flipped = np.where(value == 0, min(1, high, highest), 0)
@@ -129,10 +130,9 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
 def made_content(
     name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, ids: tuple[int, int]
 ) -> Array:
-    """Generate values for an input: ones for a mask, random numbers, or ids of this range.
+    """Generate values for an input: ones for a mask, ids of this range for integers, otherwise random numbers.
 
-    Ids are padded with 0, so an input that ends with 0 would hide the effect of the padding. Some samples contain
-    no 0.
+    Ids are usually padded with 0, so ids that end with 0 would hide the effect. Some samples contain no 0.
     """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)

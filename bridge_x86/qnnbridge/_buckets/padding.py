@@ -1,9 +1,9 @@
-"""Check whether padding changes the results of a model: compare its results on the CPU without and with padding.
+"""Check whether padding changes the results of a model by comparing CPU results with and without padding.
 
 The comparison consists of pure functions that call a `RunFree` function (requests to a host); `PaddingCheck`
 decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU. When a session with
 buckets is created, runs of this model show how output sizes follow from input sizes, over which distance an input
-influences an output, and, if the application does not specify padding, which padding does not change the results.
+influences an output, and which padding does not change the results (if the application does not specify padding).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.buckets")
 
-# Tolerance, relative to the largest result. Sums with a different number of terms are rounded differently: about
-# 1e-6 with 32 bits.
+# Tolerance, relative to the largest result. Sums with a different number of terms are rounded differently, by about
+# 1e-6 in float32.
 TOLERANCE: Final = 1e-3
 
 # Function that runs the model on the CPU and returns all outputs, in order.
@@ -66,7 +66,7 @@ class PaddingDifference:
     """Difference in one output, for one input and one variant.
 
     Attributes:
-        sizes, bucket: sizes of the input; sizes of the variant.
+        sizes, bucket: sizes of the input without padding, and sizes of the variant.
         difference: largest absolute difference; ``nan`` if the output does not consist of numbers.
         largest: largest absolute value of the output without padding.
         where: description of the location and size of the difference; '' if there is none.
@@ -89,8 +89,8 @@ class PaddingDifference:
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class PaddingReport(Shown):
-    """Effect of padding on each output in each tried case. `str()` returns the differences with advice. `masks`
-    are the inputs whose name contains "mask"."""
+    """Effect of padding on each output, for all tried inputs and variants. `str()` returns the differences with
+    advice. masks: inputs whose name contains "mask"."""
 
     outputs: tuple[PaddingDifference, ...]
     tolerance: float
@@ -125,7 +125,7 @@ def verify_padding(
     run_free: RunFree,
     tolerance: float,
 ) -> PaddingReport:
-    """Compare results with and without padding. Raise `OptionError` if none of the checked feeds is padded."""
+    """Compare results with and without padding. Raise `OptionError` if no feed needs padding."""
     found: list[PaddingDifference] = []
     for feeds in samples:
         true = sizes_of(plan, {name: feeds[name].shape for name in plan.inputs if feeds.get(name) is not None})
@@ -134,7 +134,7 @@ def verify_padding(
         fitting = variant_for(plan, true)
         largest = plan.largest()
         assert fitting is not None
-        # The variant that a call would use, and the variant with the most padding.
+        # Compare the variant that a call would use, and the variant with the most padding.
         variants = [variant for variant in dict.fromkeys((fitting, largest)) if variant != true]
         if not variants:
             continue
@@ -189,14 +189,14 @@ def _compare(
         return report(same, float("nan"), where="" if same else "the values differ")
     if one.size == 0:
         return report(True)
-    # Booleans and integers are usually decisions of the model, so any difference counts.
+    # Booleans and integers are usually results of a classification, so any difference counts.
     exact = one.dtype.kind in "biu"
     a, b = one.astype(np.float64), other.astype(np.float64)
     finite = np.abs(a[np.isfinite(a)])
     largest = float(finite.max()) if finite.size else 0.0
     with np.errstate(invalid="ignore"):
         difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    # NaN in only one result, or infinities of opposite signs, count as an infinite difference.
+    # Treat NaN in only one result, or infinities of opposite signs, as an infinite difference.
     difference[np.isnan(difference)] = np.inf
     # `tiny` keeps the limit above zero if all results are 0.
     limit = 0.0 if exact else tolerance * max(largest, np.finfo(np.float32).tiny)
@@ -228,18 +228,18 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
     edges = all("next to the padding" in output.where for output in bad)
     if edges:
         return [
-            "  Cause: A value depends on its neighbours (a convolution, a backward recurrence), and at the end of "
-            "the input the neighbours are padding.",
-            "  Fix: Pad with the value that the model itself pads with (pad=), use more buckets, or drop the last "
+            "  Cause: An output value depends on neighbouring inputs (through a convolution or a backward "
+            "recurrence), and at the end of the input these are padding.",
+            "  Fix: Set pad= to the value that the model itself pads with, use more buckets, or ignore the last "
             "values.",
         ]
     if masks:
         named = " and ".join(repr(name) for name in masks)
         return [
-            f"  Cause: Values far from the padding change, although the model has {named}: the padding value does "
-            "not mask, or an operation over the whole length ignores the mask.",
-            f"  Fix: Pad {named} with the value that masks (pad=, mostly 0), or give buckets of exactly the sizes "
-            "that are needed.",
+            f"  Cause: Values far from the padding change, although the model has {named}: the padding value of "
+            "the mask does not hide the padding, or an operation over the whole length ignores the mask.",
+            f"  Fix: Pad {named} with the value that hides steps (pad=, usually 0), or give buckets of exactly "
+            "the sizes that are needed.",
         ]
     return [
         "  Cause: Values far from the padding change: an operation of the model runs over the whole length, "
@@ -255,7 +255,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Check whether padding changes results. `found` describes the change; '' if there is none. Thread-safe.
+    """Check of padded calls for changed results. `found`: the first change; '' if there is none. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.
@@ -266,7 +266,7 @@ class PaddingCheck:
         self._label = label
         self._mode = mode
         self._lock = renew_in_forks(Lock())
-        # Variants of which a padded call was compared.
+        # Variants for which a padded call was compared.
         self._tried: set[Sizes] = set()
 
     def report(self, change: str) -> None:
@@ -276,8 +276,8 @@ class PaddingCheck:
                 return
             self.found = change
         _log.warning(
-            "%s: padding changes results: %s. verify_padding(feeds) tests other inputs. Exact sizes change "
-            "nothing; pad='edge', or no pad= at all, may also help.",
+            "%s: padding changes results: %s. verify_padding(feeds) tests other inputs. Buckets of exact sizes "
+            "avoid padding; pad='edge', or no pad= at all, may also help.",
             self._label,
             change,
         )
@@ -290,7 +290,7 @@ class PaddingCheck:
         Args:
             feeds: inputs without padding.
             compare: function that returns a description of how padding changes the results for given feeds.
-            again: compare even if an earlier call was compared, because this call's results are checked, too.
+            again: compare even if an earlier call was compared, because the numbers check compares this call, too.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
@@ -312,10 +312,10 @@ class PaddingCheck:
             self._compare(feeds, compare)
         if self.found:
             raise NumbersDiffer(
-                f"{self._label} returns different results with padding than without padding.",
+                f"{self._label} returns different results with and without padding.",
                 cause=f"Output {self.found}.",
-                fix="Give exact sizes, pad='edge' or another value; verify_padding(feeds) tests it. verify=False "
-                "accepts the results.",
+                fix="Give buckets of exact sizes, or another pad= such as 'edge'; verify_padding(feeds) tests "
+                "the value. verify=False accepts the results.",
             )
 
     def _compare(self, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
@@ -367,7 +367,7 @@ class FreeModel:
 
     def run(self, feeds: Mapping[str, Any], deadline: float | None, names: Sequence[str] = ()) -> list[Any]:
         """Run the model on the CPU and return the named outputs; default: all outputs."""
-        # Call `free` before the remaining time is computed, because it may compile, which takes time.
+        # Call `free` before computing the remaining time, because `free` may compile the model.
         free, every = self.variants.free(deadline), {**feeds, **self.constants}
         limits = CallLimits(seconds_left(deadline))
         return free.run_values(tuple(names or self.outputs), every, None, limits)
@@ -376,7 +376,7 @@ class FreeModel:
         """Return how the sizes of the outputs follow from the sizes of the inputs."""
         plan = self.variants.plan
         if len(plan.fixed) == len(plan.symbols):
-            # Without padding no output is cut, so the model need not be able to run with free sizes.
+            # Without padding no output is cut, so the relations are not needed, and the model is not run.
             return OutputShapes({})
 
         def run(sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
@@ -422,8 +422,8 @@ class FreeModel:
             return None
 
     def _ordinary(self, plan: BucketPlan, sizes: Sizes, deadline: float | None) -> dict[str, Any]:
-        """Return inputs that the host generates for these sizes, with valid lengths and positions; zeros if the
-        host cannot generate inputs."""
+        """Return inputs of these sizes that the host generated, with valid lengths and positions; zeros for inputs
+        that the host cannot generate."""
         feeds = self.zeros(plan, sizes)
         made = self._made_up(feeds, deadline)
         return {name: made.get(name, value) for name, value in feeds.items()}
@@ -447,7 +447,7 @@ class FreeModel:
         return self.highest
 
     def mixed_rows(self, deadline: float | None) -> frozenset[str]:
-        """Return the split symbols whose rows depend on each other, so that their calls must not be divided."""
+        """Return the split symbols whose rows depend on each other. Calls must not be divided along these."""
         plan = self.variants.plan
         return frozenset(plan.symbols[number] for number in plan.split if self._mixes(plan, number, deadline))
 
@@ -467,13 +467,13 @@ class FreeModel:
     def decide(
         self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None, mixed: frozenset[str]
     ) -> tuple[BucketArguments, str]:
-        """Choose `pad` or `chunk` so that the results do not change. The current plan must pad with zeros.
+        """Choose a `pad` or `chunk` that does not change the results. The current plan must pad with zeros.
 
         Args:
             mixed: result of `mixed_rows`.
 
-        Return the arguments, and the choice in the notation of an application. Raise `OptionError` if every choice
-        changes the results.
+        Return the arguments, and the choice as an application would write it (``pad=0``). Raise `OptionError` if
+        every choice changes the results.
         """
         plan = self.variants.plan
         padded = [name for number, name in enumerate(plan.symbols) if number not in plan.unpadded]
@@ -488,8 +488,8 @@ class FreeModel:
             try:
                 self.variants.plan = make_plan(chunked, self.model, self.variants.recipe.label)
                 self.windows(shapes, None, deadline)
-            # The error of a model that cannot run in windows is a result of the trial. A missed deadline or a dead
-            # host is not, and propagates.
+            # An error of a model that cannot run in windows is a result of the trial. Other errors, such as a
+            # missed deadline or a dead host, propagate.
             except OF_THE_MODEL as error:
                 reasons.append(f"{error.message} {error.cause or ''}".rstrip())
             else:
@@ -521,8 +521,8 @@ class FreeModel:
 
     def _fix_of_zeros(self, arguments: BucketArguments, shapes: OutputShapes, deadline: float | None) -> str:
         """Return the advice for a model whose results change if it is padded with zeros."""
-        exact = "Give exact sizes: one session for each, with a single size, which pads nothing."
-        edge = f"Give pad='edge': in trials with generated inputs it changes nothing. Or: {exact}"
+        exact = "Create one session for each size that is needed: a session with a single size pads nothing."
+        edge = f"Give pad='edge', which changed nothing in trials with generated inputs. Or: {exact}"
         try:
             self.variants.plan = make_plan(
                 dataclasses.replace(arguments, pad_all=EDGE, decided=True), self.model, self.variants.recipe.label
@@ -543,7 +543,7 @@ class FreeModel:
         """Return how the application's padding changes the results in a trial; '' if the trial shows no change."""
         try:
             report, _ = self._trial(shapes, deadline, TOLERANCE)
-        except BridgeError as error:  # the session also works without the trial
+        except BridgeError as error:  # the session can be used without the trial
             _log.debug("%s: padding was not tested: %s", self.variants.recipe.label, error.message)
             return ""
         return worst_change(report)
@@ -559,7 +559,7 @@ class FreeModel:
             return None, ""
         if shapes.uncut:
             return None, f"Output {next(iter(shapes.uncut))!r} cannot be cut to its size."
-        # A bucket of size 1 never needs padding, so use larger buckets in the trial if they exist.
+        # Use buckets larger than 1 in the trial if there are any, because a bucket of size 1 is never padded.
         small = tuple(next((one for one in buckets if one > 1), buckets[0]) for buckets in plan.buckets)
         if plan.only is not None and small not in plan.only:
             small = next((one for one in plan.variants() if min(one) > 1), plan.largest())
@@ -585,7 +585,7 @@ class FreeModel:
                 shorter = tuple(
                     size if number in plan.unpadded else max(1, size - by) for number, size in enumerate(true)
                 )
-                # Models that accept only multiples of a number refuse all other sizes.
+                # Skip sizes that the model refuses: some models accept only multiples of a number.
                 few = list(self._samples(one, shorter, highest))[: len(SPREADS) if highest else 1]
                 samples += [feeds for feeds in few if self._run_if_valid(feeds, deadline) is not None]
             report = verify_padding(one, shapes, names, samples, lambda feeds: self.run(feeds, deadline), tolerance)
@@ -600,8 +600,8 @@ class FreeModel:
         values: Sequence[Any],
         deadline: float | None,
     ) -> bool:
-        """Return whether an output depends only on inputs that are not padded, for example on a number of
-        frames. Such an output differs between the samples, but does not change if all padded inputs are NaN."""
+        """Return whether an output depends only on inputs that are not padded, for example on a number of frames.
+        Such an output differs between the samples, but stays the same if all padded inputs are NaN."""
         padded = _padded(self.variants.plan)
         if shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
@@ -624,7 +624,7 @@ class FreeModel:
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
-                # The first sample has the full length; all other samples are shorter.
+                # Use the full length in the first sample and shorter lengths in the others.
                 made[name] = np.full_like(feeds[name], max(1, sizes[number] - seed * max(1, sizes[number] // 4)))
             yield made
 
@@ -636,7 +636,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
     try:
         make_plan(dataclasses.replace(arguments, pad_all=0, decided=True), model, label)
     except BridgeError:
-        return False  # another argument is invalid, which is reported elsewhere
+        return False  # another argument is invalid; the caller's own check of the arguments reports it
     try:
         make_plan(arguments, model, label)
     except OptionError:
@@ -645,7 +645,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
 
 
 def _padded(plan: BucketPlan) -> dict[str, set[int]]:
-    """Return the padded inputs, and for each the indices of the symbols along which it is padded."""
+    """Return the padded inputs with the indices of the symbols along which each input is padded."""
     along = {name: {*one.axes.values()} - plan.unpadded for name, one in plan.inputs.items()}
     return {name: numbers for name, numbers in along.items() if numbers}
 
@@ -656,14 +656,14 @@ def _padded_or_cut(plan: BucketPlan) -> list[str]:
 
 
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
-    """Return the inputs that contain the length of other inputs, and for each the index of the symbol whose size
-    is that length."""
+    """Return the inputs that contain the length of other inputs, with the index of the symbol whose size is that
+    length."""
     padded, found = _padded(plan), {}
     for name, value in feeds.items():
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
-            # If several symbols are possible, the input is treated like any other integer input.
+            # If several symbols are possible, treat the input like any other integer input.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found

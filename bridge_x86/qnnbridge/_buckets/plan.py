@@ -61,7 +61,7 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
 def name_axes(
     recipe: SessionRecipe, inputs: Sequence[NodeInfo], names: Iterable[str]
 ) -> tuple[SessionRecipe, tuple[NodeInfo, ...]]:
-    """If `names` contains ``input:axis``, make this string the name of the axis, in the recipe and in the inputs.
+    """For each ``input:axis`` in `names`, use this string as the name of the axis in the recipe and in the inputs.
 
     ONNX Runtime can fix only dimensions that have a name in the model, so unnamed axes are fixed in a rewritten
     copy of the model.
@@ -76,11 +76,11 @@ def name_axes(
         return dataclasses.replace(node, shape=dims)
 
     found = tuple(map(named, inputs))
-    # If no axis is renamed, the model must not change, because the key of its cache entry would change with it.
+    # If no axis is renamed, return the recipe unchanged, so that the key of its cache entry stays the same.
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # `fixed-shapes` is a rewrite. A session that applies rewrites only if QNN refuses the model would not apply it.
+    # `fixed-shapes` is a rewrite, which a session may otherwise apply only if QNN refuses the model.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
@@ -92,10 +92,10 @@ def name_axes(
 # Configuration entries that make the QNN provider write a compiled model.
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-# Padding value: repeat the last row.
+# Padding value that repeats the last row.
 EDGE: Final = "edge"
 
-# One size for each symbol, in the order of `BucketPlan.symbols`.
+# Sizes of a call or a variant: one for each symbol, in the order of `BucketPlan.symbols`.
 Sizes = tuple[int, ...]
 
 
@@ -118,7 +118,7 @@ class PaddedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Symbols, their buckets and how inputs are padded. The other attributes refer to symbols by their index in
+    """Symbols, their buckets, and how inputs are padded. The other attributes contain indices of symbols in
     `symbols`.
 
     Attributes:
@@ -127,7 +127,7 @@ class BucketPlan:
         inputs: inputs that have a symbol, by name.
         chunk: symbol that is processed in overlapping windows.
         only: combinations that become variants; ``None`` for all.
-        fixed: symbols with a single size and without padding: no other size is accepted.
+        fixed: symbols with a single size and no padding, for which no other size is accepted.
     """
 
     symbols: tuple[str, ...]
@@ -146,7 +146,7 @@ class BucketPlan:
     def variants(self) -> Iterator[Sizes]:
         """Return all variants, the smallest first."""
         found = itertools.product(*self.buckets) if self.only is None else self.only
-        # Sorted by volume, so that the first variant that fits needs the least computation.
+        # Sort by the product of the sizes, so that the first variant that fits needs the least computation.
         return iter(sorted(found, key=lambda sizes: (math.prod(sizes), sizes)))
 
     def smallest(self) -> Sizes:
@@ -164,7 +164,7 @@ class BucketPlan:
 
 
 def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -> BucketPlan:
-    """Make the plan from the arguments and the model's inputs.
+    """Create the plan from the arguments and the model's inputs.
 
     Raises:
         OptionError: the arguments do not fit the model.
@@ -172,7 +172,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
     """
     if not model.readable:
         raise OptionError(
-            f"The inputs of {label} cannot be read, so it cannot have buckets.", fix="Give the ONNX model itself."
+            f"The inputs of {label} cannot be read, so it cannot have buckets.", fix="Give the original ONNX model."
         )
     if model.model.compiled:
         raise CompiledModelRefused(
@@ -216,14 +216,14 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         if axes:
             needed = tuple(dict.fromkeys(symbols[number] for number in axes.values() if number not in whole_rows))
             given = arguments.pad.get(name, arguments.pad_all)
-            # For an input of strings, the word "edge" is an ordinary value.
+            # For an input of strings, "edge" is an ordinary padding value.
             edge = isinstance(given, str) and given == EDGE and rule.inner.element is not ElementType.STRING
             value = None if edge else _pad_value(given, rule, needed, batches)
             inputs[name] = PaddedInput(name, axes, value, edge)
         elif name in arguments.pad:
             raise OptionError(
                 f"pad: input {name!r} is never padded: it has no dimension of buckets ({', '.join(symbols)}).",
-                fix=f"Remove it: pad is for {', '.join(map(repr, inputs)) or 'other inputs'}.",
+                fix=f"Remove the entry: pad applies to {', '.join(map(repr, inputs)) or 'other inputs'}.",
             )
     chunked = next((symbols.index(name) for name in arguments.chunk), None)
     return BucketPlan(symbols, tuple(arguments.sizes.values()), split, inputs, chunked, arguments.only, fixed)
@@ -291,7 +291,8 @@ def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> Non
         raise OptionError(
             f"{asked[0]} cannot be combined with buckets.",
             cause="Each bucket is a separate session, and all of them would write the same file.",
-            fix="Remove it: the cache keeps each bucket's compiled model. To ship compiled models, compile one for "
+            fix="Remove the option: the cache keeps each bucket's compiled model. To ship compiled models, "
+            "compile one for "
             "each size (qnnbridge.compile).",
         )
 
@@ -303,11 +304,11 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label
             nameless = [dim.place for dim in free if dim.symbol is None]
             raise OptionError(
                 f"buckets: no input of {label} has a dimension {name!r}.",
-                cause=f"Without a name are {', '.join(nameless)} (input:axis)." if nameless else None,
+                cause=f"Dimensions without a name: {', '.join(nameless)} (input:axis)." if nameless else None,
                 fix=(
                     f"Its free dimensions are {', '.join(map(repr, known + nameless))}.{_meant(name, known)}"
                     if free
-                    else "It has no free dimension: its sizes are fixed, so it needs no buckets."
+                    else "The model has no free dimension, so buckets are not needed."
                 ),
             )
 
@@ -340,7 +341,8 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
         shown = list(map(repr, needed))
         raise OptionError(
             f"pad: no value is given for padding input {rule.name!r} along {' and '.join(shown)}.",
-            cause="The value depends on the model: token ids have a padding id, mostly 0; a mask has 0.",
+            cause="The value depends on the model: for token ids the id of the padding token (often 0), for a "
+            "mask 0.",
             fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() checks whether it "
             "is right. A single size needs no padding, but is the only size that is accepted."
             + "".join(
@@ -356,7 +358,9 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
 def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
     wrong = OptionError(
         f"pad: {value!r:.60} is not a value for input {rule.name!r}, which is {rule.declared}.",
-        fix="Give a value that the type can hold exactly." if dtype.kind != "O" else "Give a text, for example ''.",
+        fix="Give a value that the type can represent exactly."
+        if dtype.kind != "O"
+        else "Give a string, for example ''.",
     )
     if dtype.kind == "O":
         if not isinstance(value, str):
@@ -368,7 +372,7 @@ def _converted(value: Any, rule: FeedRule, dtype: np.dtype[Any]) -> Array:
             raise wrong
         with np.errstate(all="ignore"):
             converted = given.astype(dtype)
-            # A value may be rounded to a float type (0.1), but an integer type must represent it exactly.
+            # Allow rounding for float types (0.1), but not for integer types.
             if dtype.kind in "iu" and not (np.isfinite(given) and float(converted) == float(given)):
                 raise wrong
             if dtype.kind == "f" and np.isfinite(given) and not np.isfinite(converted):

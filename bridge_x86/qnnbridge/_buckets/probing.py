@@ -1,9 +1,10 @@
 """Run a model on the CPU with several sizes, to find how the sizes of its outputs depend on the sizes of its
 inputs.
 
-The relation comes from the model's declarations. If these are missing or wrong, the model runs with inputs of zeros
-in a few sizes, and its outputs show the relation. An output whose relation cannot be found is not cut, and the
-reason is recorded. All functions are pure, except that they call a `Run` function, which communicates with a host.
+The relation is read from the model's declared shapes. If these are missing or wrong, the model runs with inputs of
+zeros in a few sizes, and the sizes of its outputs show the relation. An output whose relation cannot be found is
+not cut, and the reason is recorded. All functions are pure, except that they call a `Run` function, which
+communicates with a host.
 """
 
 from __future__ import annotations
@@ -32,17 +33,15 @@ Shapes = Mapping[str, "tuple[int, ...] | None"]
 # Function that runs the model with these sizes and returns the shapes of the outputs. Raises `BridgeError`.
 Run = Callable[[Sizes], Shapes]
 
-# Errors of a run that the model or its inputs caused. All other errors (of the deadline, or of a dead host)
-# propagate.
+# Errors of a run that the model or its inputs caused. Others, such as a missed deadline, propagate.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
-# Number of sizes to run besides the smallest bucket. Three sizes show whether the relation is linear.
+# Number of sizes to run in addition to the smallest bucket. Three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes to run if a dimension is rounded. As many consecutive sizes as the divisor show every
-# rounding.
+# Number of consecutive sizes to run if a dimension is rounded. As many as the divisor show all rounded values.
 CONSECUTIVE: Final = MAX_DENOMINATOR
-# Largest divisor to search for: the largest hop of an audio model, and the largest term of the ratio of two
-# sampling rates. The search takes up to `MAX_SEARCHED` runs, and 20 runs to find two steps.
+# Largest divisor to search for: it covers hop lengths of audio models and ratios of two sampling rates. The search
+# takes 20 runs to find two steps and up to `MAX_SEARCHED` further runs.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32
 
@@ -50,8 +49,8 @@ MAX_SEARCHED: Final = 32
 @dataclasses.dataclass(slots=True)
 class _Findings:
     relations: dict[str, list[Relation | None]]
-    # Axes whose relation is still unknown. For an output of undeclared shape the list is empty, and `undeclared`
-    # contains the output.
+    # Axes whose relation is still unknown, by output. The list is empty for an output without a declared shape,
+    # which is in `undeclared`.
     open: dict[str, list[int]]
     undeclared: set[str]
     uncut: dict[str, str]
@@ -108,8 +107,8 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
 def needed_values(
     inputs: Sequence[NodeInfo], feeds: Mapping[str, Array], runs: Callable[[Mapping[str, Array]], bool]
 ) -> dict[str, Any]:
-    """If the model runs only with other values than zeros in its small inputs, return such values; else return an
-    empty dict.
+    """Return values for small inputs with which the model runs although it does not run with zeros; {} if none are
+    found or needed.
 
     Args:
         feeds: zeros for all inputs.
@@ -129,7 +128,7 @@ def needed_values(
         values = {name: np.full_like(value, number) for name, value in small.items()}
         if not runs({**feeds, **values}):
             continue
-        # Reset each value to zeros that the model does not need.
+        # Set each value back to zeros if the model runs without it.
         for name in small:
             others = {one: value for one, value in values.items() if one != name}
             if runs({**feeds, **others}):
@@ -171,7 +170,7 @@ def _declared(
         if given is not None:
             findings.relations[node.name] = list(given)
         elif "tensor" not in node.type or node.type.startswith(("seq", "map", "optional")):
-            findings.uncut[node.name] = f"It is {node.type}, and only tensors can be cut."
+            findings.uncut[node.name] = f"Its type is {node.type}, and only tensors can be cut."
         elif node.shape is None:
             findings.undeclared.add(node.name)
         else:
@@ -189,8 +188,7 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for several sizes of one symbol. All other symbols have their sizes in the smallest
-    variant.
+    """Shapes of the outputs for several sizes of one symbol; the others have the sizes of the smallest variant.
 
     Args:
         number: index of the symbol.
@@ -251,7 +249,7 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
                 f"The model does not declare its size, and a trial run on the CPU failed ({error.message})"
             )
         return
-    # Ignore a declared shape that has another number of dimensions than the returned output.
+    # Ignore a declared shape whose number of dimensions differs from that of the returned output.
     wrong = {name for name in findings.open if len(first.get(name) or ()) != len(findings.relations[name])}
     for name in sorted(findings.undeclared | wrong):
         shape = first.get(name)
@@ -267,12 +265,12 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
         fits = _fit_all(findings, observed)
         row = 0
         if any(isinstance(found, str) or found.divisor > 1 for found in fits.values()):
-            # A few sizes do not show how a dimension is rounded.
+            # Run consecutive sizes, because a few sizes do not show how a dimension is rounded.
             row = observed.row()
             fits = _fit_all(findings, observed)
         for place, relation in fits.items():
             found: Relation | str | None = relation
-            # Without consecutive sizes, the rounding between the observed sizes remains unknown.
+            # The rounding is known only if at least as many consecutive sizes as the divisor were observed.
             if isinstance(relation, str) or relation.divisor > max(row, 1):
                 found = _search(observed, *place) if row == CONSECUTIVE else None
             dependent.setdefault(place, []).append(found or observed.symbol)
@@ -281,7 +279,7 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
         if len(relations) > 1:
             findings.uncut[name] = f"Its axis {axis} depends on more than one size ({texts})."
         elif isinstance(relations[0], str):
-            findings.uncut[name] = f"Its axis {axis} depends on {relations[0]}, but by no simple rule."
+            findings.uncut[name] = f"Its axis {axis} depends on {relations[0]}, but not as (a * size + b) // c."
         else:
             findings.relations[name][axis] = relations[0]
 
@@ -296,7 +294,7 @@ def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, in
         for axis in axes:
             values = observed.dimensions(name, axis)
             if len(values) < 2:
-                fits[name, axis] = observed.symbol  # only one size can be run, so the relation is unknown
+                fits[name, axis] = observed.symbol  # the model accepts only one size, so the relation is unknown
             elif len(set(values.values())) > 1:
                 fits[name, axis] = fit(observed.symbol, values) or observed.symbol
     return fits
@@ -308,7 +306,7 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
     The dimension increases in steps. The exact positions of two steps, one at small and one at large sizes, leave
     few possible relations. The simplest relation is tested at further sizes until no size can refute it.
     """
-    # `_find_step` runs sizes up to MAX_DIVISOR above its start, so the second search ends at the largest bucket.
+    # `_find_step` runs up to MAX_DIVISOR further sizes; let the second search end at the largest bucket.
     small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
     if not all(_find_step(observed, name, axis, start) for start in (small, large)):
         return None
@@ -338,7 +336,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
     at_start, at_end = dimension(low), dimension(high)
     if at_start is None or at_end is None or at_end <= at_start:
         return False
-    # Ten runs, since MAX_DIVISOR is 2**10.
+    # The bisection takes ten runs, because MAX_DIVISOR is 2**10.
     while high - low > 1:
         middle = (low + high) // 2
         found = dimension(middle)
@@ -366,7 +364,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # Two relations with a factor may differ only at a single size.
+        # With a factor above 1, two relations may differ at a single size: try one for each possible divisor.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

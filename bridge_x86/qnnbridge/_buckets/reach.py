@@ -1,11 +1,11 @@
-"""Measure the context of a model along a dimension (the distance over which an input influences an output), by runs
+"""Measure the context of a model along a dimension (the distance over which an output depends on inputs), by runs
 on the CPU. Windows overlap by the context.
 
-One position of one input is changed. The positions at which outputs change show how far the influence extends. A
-measurement is valid only if each output changes at the changed position itself, and each input changes some output.
-It is repeated with several draws (`contents`), at another length and at neighbouring positions, since masks,
-activation functions and strides hide changes. All functions are pure, except that they call a `RunModel` function,
-which communicates with a host.
+A measurement changes one position of one input. The positions at which outputs change show how far its influence
+extends. The result is valid only if each output changes at the changed position itself, and each input changes some
+output. Measurements are repeated with several generated inputs (`contents.draws`), at another length and at
+neighbouring positions, because masks, activation functions and strides hide changes. All functions are pure, except
+that they call a `RunModel` function, which communicates with a host.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
 # Function that returns feeds of the right types and shapes for a size of the symbol.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
-# Length of the longest input to try. If a change has an influence over this whole length, the context counts as
-# unlimited.
+# Length of the longest input. If a change affects outputs up to its ends, the context counts as unlimited.
 LONGEST_PROBE: Final = 4096
-# Tolerance, relative to the largest value. Sums over another number of terms are rounded differently.
+# Tolerance, relative to the largest value. Sums with a different number of terms are rounded differently.
 TOLERANCE: Final = 1e-4
 # Number of consecutive lengths at which windows are tried, so that the last window starts at each offset within a
 # stride.
 CONSECUTIVE: Final = 4
-# Operators that make a change fade instead of end: the distance at which the change disappears in 32-bit floats
+# Operators whose influence decreases gradually over a distance: in float32 the distance at which it disappears
 # depends on the inputs.
 FADING: Final = frozenset({"LSTM", "GRU", "RNN", "Scan", "Loop", "CumSum", "Softmax", "Attention"})
-# Changes larger than this, relative to the largest value, end abruptly. A fading change decreases to the rounding
-# error of 32-bit floats, about 1e-7.
+# If the change at the farthest affected step is larger than this (relative to the largest value), the influence
+# ends abruptly there. A gradually decreasing influence ends at the rounding error of float32, about 1e-7.
 SHARP: Final = 3e-6
 
 
@@ -72,7 +71,7 @@ def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number
 
 @dataclasses.dataclass(slots=True)
 class _Seen:
-    """Observations at one length.
+    """Effects of changes that were observed with inputs of one length.
 
     Attributes:
         still: outputs that no change affected at its own position.
@@ -109,21 +108,18 @@ def measure(
     operators: Collection[str] = (),
     longest: int = LONGEST_PROBE,
 ) -> Context:
-    """Measure how far the model looks along a symbol.
+    """Measure the context of the model along a symbol.
 
     Args:
         number: index of the symbol.
         highest: the largest valid integer of each integer input.
-        operators: known operators of the model.
-
-        longest: largest size to try.
+        operators: operators of the model, as far as they are known. longest: largest size to try.
 
     Raises:
-        OptionError: the context is unlimited, or generated inputs do not show it.
+        OptionError: the context is unlimited, or the effects of generated inputs do not show it.
     """
-    # Double the size until no change reaches an end: the smallest sufficient input is the fastest to run. The next
-    # size must confirm the result, because an attention over a few positions may use other positions at another
-    # length.
+    # Double the size until no change reaches an end, because small inputs run faster. The next size must confirm
+    # the result: an attention over a few positions may use other positions at another length.
     name, size = plan.symbols[number], plan.buckets[number][0]
     known: _Seen | None = None
     while size <= longest:
@@ -132,21 +128,21 @@ def measure(
             known = None
         elif known is not None and seen.left <= known.left and seen.right <= known.right:
             _refuse_unshown(name, seen, operators)
-            # Add a step to the observed distance, because the effect of a weight of nearly 0 is not visible.
+            # Add a step, because a weight of nearly 0 at the end of a kernel has no visible effect.
             return Context(known.left + 1, known.right + 1)
         else:
             known = seen
         size *= 2
     raise OptionError(
         f"chunk: an output depends on the whole of {name!r}, so it cannot be computed in windows.",
-        cause=f"A change at one of {size // 2} positions changes the outputs up to an end: a mean, a "
-        "normalization, an attention or a recurrence runs over the whole length.",
+        cause=f"A change at one of {size // 2} positions changes the outputs up to an end: for example through a "
+        "mean, a normalization, an attention or a recurrence over the whole length.",
         fix="Remove chunk=; verify_padding() checks whether padding changes the results.",
     )
 
 
 def _refuse_unshown(name: str, seen: _Seen, operators: Collection[str]) -> None:
-    """Raise `OptionError` if nothing changed, or if the influence of a step fades instead of ending."""
+    """Raise `OptionError` if an output or input showed no change, or if the influence decreases gradually."""
     fading = sorted(FADING & {one.rpartition(".")[2] for one in operators})
     cause = ""
     if seen.still:
@@ -156,13 +152,13 @@ def _refuse_unshown(name: str, seen: _Seen, operators: Collection[str]) -> None:
     elif (
         fading and min(seen.sharp["left"] if seen.left else 1.0, seen.sharp["right"] if seen.right else 1.0) < SHARP
     ):
-        cause = f"The influence of a step fades ({', '.join(fading)}) instead of ending, and reaches further with "
+        cause = f"The influence of a step decreases gradually ({', '.join(fading)}), and extends further with "
         cause += "other inputs."
     if cause:
         raise OptionError(
-            f"chunk: generated inputs do not show how far the outputs look along {name!r}.",
+            f"chunk: generated inputs do not show the distance over which outputs depend on steps of {name!r}.",
             cause=cause,
-            fix=f"Give the number of steps, if you know it (chunk={{{name!r}: 16}}), or pad=, or exact sizes.",
+            fix=f"Give the number of steps if you know it (chunk={{{name!r}: 16}}), or use pad= or exact sizes.",
         )
 
 
@@ -184,10 +180,9 @@ def _seen_at(
         before = run(drawn)
         if before is None:
             continue  # the model refuses these values
-        # Change neighbouring positions in turn, because the distance depends on the position after an operator with
-        # a stride.
+        # Change neighbouring positions in turn: with a stride in the model, the distance depends on the position.
         place = size // 2 - one % min(CONSECUTIVE, size)
-        # Change inputs one by one, because a change of a mask may hide a change of the masked input.
+        # Change one input at a time, because a change of a mask may hide a change of the masked input.
         for name, along in axes.items():
             value = drawn[name].copy()
             for axis in along:
@@ -215,7 +210,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
             continue
         moved = True
         factor = relation.factor
-        # The change reaches the first or last step, so the influence may extend further than this input.
+        # If a change reaches the first or last step, its influence may extend further than this input.
         if hit[0] < factor or hit[-1] >= differs.shape[axis] - factor:
             seen.ends = True
             return True
@@ -227,7 +222,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
 
 
 def _unequal(one: Array, other: Array) -> Array:
-    """Return where the arrays differ. NaN is equal to NaN."""
+    """Return a boolean array of the elements that differ. NaN counts as equal to NaN."""
     differs = one != other
     if one.dtype.kind == "f" and other.dtype.kind == "f":
         differs = differs & ~(np.isnan(one) & np.isnan(other))
@@ -235,7 +230,7 @@ def _unequal(one: Array, other: Array) -> Array:
 
 
 def _size_of(old: Array, new: Array, axis: int, step: int) -> float:
-    """Return the size of the change at one step of an output, relative to the largest value."""
+    """Return the largest change at one step of an output, relative to the largest value."""
     if old.dtype.kind != "f":
         return 1.0
     a, b = (np.take(one, step, axis).astype(np.float64) for one in (old, new))
@@ -258,17 +253,17 @@ def check_exact(
     """Compare results of windows with results for the whole input, on the CPU.
 
     Raises:
-        OptionError: the results differ, or an output is constant, so the comparison proves nothing.
+        OptionError: the results differ, or an output is constant, so that the comparison is not conclusive.
     """
     usable = [bucket for bucket in plan.buckets[number] if bucket > context.total]
     name = plan.symbols[number]
     if not usable:
         raise OptionError(
             f"chunk: an output depends on {context.left} steps of {name!r} before it and {context.right} after it, "
-            f"but the largest bucket has {plan.buckets[number][-1]}.",
-            fix=f"Give a bucket of more than {context.total}, preferably {4 * context.total}.",
+            f"but the largest bucket has only {plan.buckets[number][-1]}.",
+            fix=f"Give a bucket of more than {context.total} steps, preferably {4 * context.total}.",
         )
-    # The shortest window overlaps most often, so it shows errors that a longer window would hide.
+    # Use the shortest window, which has the most overlaps and therefore shows the most errors.
     length = usable[0]
     constant = set(range(len(ends)))
     for one in draws(feeds_of(length), plan.inputs):
@@ -284,10 +279,10 @@ def check_exact(
         for at, (value, found) in enumerate(zip(whole, join(parts, cuts, ends, size), strict=True)):
             expected = np.asarray(value)
             gap = _gap(expected, found) if expected.shape == found.shape else np.inf
-            # With `not ... <=`, NaN counts as a difference.
+            # Write `not ... <=`, so that NaN counts as a difference.
             if not gap <= TOLERANCE * _largest(expected):
                 raise OptionError(
-                    f"chunk: windows of {length} along {name!r} give other results than the whole input.",
+                    f"chunk: windows of {length} along {name!r} give different results than the whole input.",
                     cause=f"The largest difference is {gap:.3g}, with {context.left} and {context.right} "
                     "steps around each window.",
                     fix=f"Give more steps (chunk={{{name!r}: {2 * context.total}}}), or remove chunk=.",
@@ -297,8 +292,9 @@ def check_exact(
                 constant.discard(at)
     if constant:
         raise OptionError(
-            f"chunk: generated inputs do not show whether windows along {name!r} give the results of the whole.",
-            cause=f"Output number {min(constant)} is the same at every step for all of them.",
+            f"chunk: generated inputs do not show whether windows along {name!r} give the same results as the "
+            "whole input.",
+            cause=f"Output number {min(constant)} is the same at every step for all generated inputs.",
             fix="Remove chunk=, and give pad= or exact sizes.",
         )
 

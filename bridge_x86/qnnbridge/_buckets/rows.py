@@ -1,5 +1,5 @@
-"""Compare the results of two rows of a batch with those of each row alone. Pure functions, except that they call a
-function that communicates with a host."""
+"""Compare the results of two rows of a batch with the results of each row alone. Pure functions, except that they
+call a function that communicates with a host."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from qnnbridge._buckets.batches import axes_of
 from qnnbridge._buckets.plan import BucketPlan
 
-# Power of a difference, relative to that of the results, from which rows depend on each other: 20 dB. Smaller
-# differences prove nothing, because dynamic quantisation chooses one scale for all rows.
+# Power of a difference, relative to the power of the results, from which rows count as dependent on each other (20
+# dB). Smaller differences prove nothing: dynamic quantisation chooses one scale for all rows.
 MIXED: Final = 0.01
 
 
 def mixes(
     plan: BucketPlan, number: int, feeds: Mapping[str, Any], run: Callable[[Mapping[str, Any]], Sequence[Any]]
 ) -> bool:
-    """Return whether two rows together give other results than each alone.
+    """Return whether two rows give different results together than each row alone.
 
     Args:
         number: index of the symbol of the rows.
         feeds: inputs of two rows.
-        run: runs the model with free sizes on the CPU.
+        run: function that runs the model with free sizes on the CPU.
     """
     both = run(feeds)
     for row in range(2):
@@ -32,18 +32,18 @@ def mixes(
         for name, axis in axes_of(plan, feeds, number):
             alone[name] = alone[name].take([row], axis)
         if any(_differs(values, value, row) for values, value in zip(both, run(alone), strict=True)):
-            # A random model gives other results each time.
+            # Run again: a model with random operators gives different results in each run, which proves nothing.
             return all(map(np.array_equal, both, run(feeds)))
     return False
 
 
 def mixed_text(symbols: frozenset[str]) -> str:
-    """Return that rows of these symbols depend on each other, without a full stop."""
-    return f"two rows of {' and '.join(map(repr, sorted(symbols)))} together give other results than each alone"
+    """Return a clause for messages: rows of these symbols depend on each other."""
+    return f"two rows of {' and '.join(map(repr, sorted(symbols)))} give different results together than alone"
 
 
 def _differs(both: Any, alone: Any, row: int) -> bool:
-    """Return whether an output of a row alone differs clearly from its part in the output of both rows."""
+    """Return whether the output for a single row differs clearly from its part of the output for both rows."""
     whole, value = np.asarray(both), np.asarray(alone)
     if whole.dtype.kind != "f" or whole.ndim != value.ndim:
         return False

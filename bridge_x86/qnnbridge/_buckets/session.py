@@ -108,7 +108,7 @@ class _Call:
 
 @dataclasses.dataclass(slots=True)
 class _CallsInParts:
-    """Counts calls that run in windows or in parts."""
+    """Counter of calls that run in windows or in parts."""
 
     calls: int = 0
 
@@ -134,7 +134,7 @@ class BucketedRunner:
         warn: Warn = warn_application,
     ) -> None:
         self._bucket_arguments, self._timeout, self._warn = arguments, timeout, warn
-        # The keys are the counters of `BucketStatus`.
+        # Counters of `BucketStatus` by name.
         self._counts: collections.Counter[str] = collections.Counter()
         self._counting = renew_in_forks(Lock())
         self._ruled_out: dict[str, str] = {}
@@ -180,7 +180,7 @@ class BucketedRunner:
                 context = arguments.chunk[plan.symbols[plan.chunk]]
                 self._windows = free.windows(self._shapes, context, deadline)
         except BaseException:
-            # Otherwise the sessions created so far would remain in the host until this process ends.
+            # Close the sessions created so far, which would otherwise remain in the host until this process ends.
             variants.close()
             raise
         self.remote = self._first.remote
@@ -200,7 +200,7 @@ class BucketedRunner:
     def _plan_of_trials(
         self, arguments: BucketArguments, recipe: SessionRecipe, model: ModelDescription
     ) -> tuple[BucketPlan, bool]:
-        """Return the plan for the first trials, and whether the session decides on the padding.
+        """Return the plan for the first trials, and whether the session must choose the padding.
 
         If the application does not specify padding, `FreeModel.decide` chooses one by runs on the CPU with free
         sizes. Zeros are tried first, so the first plan pads with zeros.
@@ -222,17 +222,16 @@ class BucketedRunner:
         return plan
 
     def _tries_padding(self, arguments: BucketArguments) -> bool:
-        """Return whether to test the padding: the session is for the NPU, and the application chose the padding.
+        """Return whether to test the padding: only for sessions on QNN for which the application chose the padding.
 
-        Every such session tests its padding, even if its variants come from the cache. The cache does not record
-        the effect of the padding, and every program that relies on the padding must be warned.
+        The padding is tested even for variants from the cache, which does not record the effect of padding.
         """
         chosen = bool(arguments.pad) or arguments.pad_all is not None
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """Return a description of everything besides the model that the results depend on: how calls are divided
-        and how the model is rewritten."""
+        """Return a string with everything except the model that affects the results: how calls are divided and how
+        the model is rewritten."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -253,7 +252,7 @@ class BucketedRunner:
         wish: Wish | None = None,
     ) -> list[Any]:
         """Return the outputs. The first call of a size without a variant waits for its compilation."""
-        # Ignore `wish`, which requests outputs in shared memory, because cutting copies the outputs in any case.
+        # Ignore `wish`, which requests outputs in shared memory: cutting the padding copies the outputs anyway.
         return self._run(names, feed, run_options, limits, wire=False)
 
     def run_values(self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits) -> list[Any]:
@@ -286,8 +285,7 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Two inputs have different sizes for one symbol. With overflow="cpu", ONNX Runtime decides whether this
-            # is an error.
+            # Inputs have different sizes for one symbol. On the CPU, ONNX Runtime decides whether this is an error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -314,7 +312,7 @@ class BucketedRunner:
         """Run a call in overlapping windows along the chunked symbol. Pad the other symbols as in any call."""
         number, context = windowing.number, windowing.context
         size = true[number]
-        # If no bucket is short enough, use the exact size as the length, so that nothing is padded.
+        # If no bucket is short enough, use one window of the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
         # The outputs of a single window need not be joined.
         if length == size:
@@ -337,8 +335,8 @@ class BucketedRunner:
         if fitting is None:
             raise refuse_pair(plan, true)
         variant = (*fitting[:number], true[number], *fitting[number + 1 :])
-        # Short inputs are not padded along this symbol, because padding would change the results. Each such length
-        # is compiled once.
+        # Do not pad short inputs along this symbol, because padding would change the results. A variant is compiled
+        # once for each such length.
         self._variants.add(variant)
         return self._answer_padded(call, feeds, true, variant)
 
@@ -351,7 +349,7 @@ class BucketedRunner:
             number = large[0]
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
-            # `_answer` is called recursively, because the parts may still be too large along another symbol.
+            # Call `_answer` recursively, because the parts may still be too large along another symbol.
             part_of = dataclasses.replace(call, is_part=True)
             results = [self._answer(part_of, part) for part in parts(plan, feeds, number, true[number])]
             joined_results = joined(results, axes)
@@ -385,7 +383,7 @@ class BucketedRunner:
 
     def _run_in(self, variant: Sizes, call: _Call, feeds: Mapping[str, Any], true: Sizes) -> list[Any]:
         """Run a call in a variant. `true` contains the sizes before padding."""
-        # `get` may compile, which takes a part of the call's time; the run gets the remaining time.
+        # Compute the remaining time after `get`, which may compile the variant.
         runner = self._variants.get(variant, "call", call.deadline, call.limits.on_deadline)
         left_s = seconds_left(call.deadline)
         looked_at = not call.is_part and runner.wants_comparison(feeds.values())
@@ -396,8 +394,7 @@ class BucketedRunner:
         self._variants.count(variant)
         names, limits = tuple(call.names), call.limits._replace(timeout=left_s)
         if looked_at:
-            # Compare only values that remain after cutting with the CPU: the application never receives the values
-            # that result from padding.
+            # Compare only the values that remain after cutting: the application does not receive the others.
             counted = None if true == variant else self._counted(true, variant)
             values = runner.run_values(names, feeds, call.run_options, limits, compared=True, counted=counted)
             return values if call.wire else [to_application(value) for value in values]
@@ -405,8 +402,7 @@ class BucketedRunner:
         return run(names, feeds, call.run_options, limits)
 
     def _changed_by_padding(self, variant: Sizes, timeout_s: float | None, feeds: Mapping[str, Any]) -> str:
-        """Return a description of how padding to this variant changes the CPU's results for these inputs; '' if
-        it does not."""
+        """Describe how padding to this variant changes the CPU's results for these inputs; '' if it does not."""
         plan = dataclasses.replace(self._plan, buckets=tuple((size,) for size in variant), only=None)
         run_free = self._run_free(timeout_s)
         return worst_change(verify_padding(plan, self._shapes, self.output_names, [feeds], run_free, TOLERANCE))
@@ -452,8 +448,7 @@ class BucketedRunner:
         return self.status()
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
-        """Return whether the CPU refuses this combination of sizes, although it accepts the combination of the
-        first variant."""
+        """Return whether the CPU refuses this combination of sizes but accepts that of the first variant."""
         first = self._plan.smallest()
         if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False
@@ -462,13 +457,12 @@ class BucketedRunner:
                 self._free.run(self._free.zeros(self._plan, tried), deadline)
         except OF_THE_MODEL as error:
             if tried == first:
-                # The model refuses zeros even with the sizes of the first variant, so a refusal of zeros proves
-                # nothing.
+                # The model refuses zeros even with the first variant's sizes, so zeros cannot test any combination.
                 self._takes_zeros = False
                 return False
             text = self._plan.text(sizes)
             self._ruled_out[text] = error.message
-            _log.info("%s: the model rules out %s: %s", self.recipe.label, text, error.message)
+            _log.info("%s: the model does not accept the sizes %s: %s", self.recipe.label, text, error.message)
             return True
         return False
 
@@ -490,7 +484,7 @@ class BucketedRunner:
     # --- information ---
 
     def announce(self, session: object) -> None:
-        """Do nothing: each variant was announced when it was created."""
+        """Do nothing: each variant was reported to the watchers when it was created."""
 
     @property
     def recipe(self) -> SessionRecipe:
@@ -547,15 +541,14 @@ class BucketedRunner:
 
     @property
     def verified(self) -> NumbersReport:
-        """The worst report of all variants: "differs" before "unknown" before "agrees". The state is also
-        "differs" if padding changes the results, because the comparison of a single variant does not notice
-        that."""
+        """The worst report of all variants: "differs" before "unknown" before "agrees". If padding changes the
+        results, the state is "differs", too: the comparison of a single variant does not notice this."""
         if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())
         reports = [variant.runner.verified for variant in self._variants if variant.runner is not None]
         reports.append(self._whole.report)
-        # The report of a variant that has not run yet is used only if no variant has run.
+        # Ignore reports of variants that have not run yet, unless no variant has run.
         reports = [report for report in reports if report.reason != NOT_RUN] or reports
         return min(reports, key=lambda one: (WORST_FIRST.index(one.state), one.snr_db or 0.0))
 

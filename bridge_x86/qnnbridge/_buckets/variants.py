@@ -46,11 +46,11 @@ class VariantStatus(Shown):
     """Status of one compiled size.
 
     Attributes:
-        made: whether the session of the variant exists.
-        made_at_call: whether a call created the session and waited for it, instead of ``warm()``.
+        made: whether the session of the variant has been created.
+        made_at_call: whether a call, and not ``warm()``, created the session and waited for it.
         seconds: duration of the creation, including compilation or loading from the cache.
-        runs: number of calls, and parts of calls, that ran in it.
-        verified: report of the comparison of the variant's results with the CPU's.
+        runs: number of calls, and parts of calls, that ran in the variant. verified: report of the comparison of
+            the variant's results with the CPU's.
     """
 
     sizes: Mapping[str, int]
@@ -166,7 +166,7 @@ class Variant:
 
     Attributes:
         lock: held during the creation of the session.
-        made_by: what first caused the creation: "call" or "warm", for example.
+        made_by: reason for the creation, such as "call" or "warm".
         runs: number of calls, and parts of calls, that ran in it.
     """
 
@@ -228,7 +228,9 @@ class Variants:
     def add(self, sizes: Sizes) -> None:
         """Add a variant with these sizes, unless it exists."""
         if sizes not in self._variants:
-            _log.info("%s: %s is not a bucket, so it gets a separate variant", self.recipe.label, self.text(sizes))
+            _log.info(
+                "%s: %s is not a bucket; a separate variant is created for it", self.recipe.label, self.text(sizes)
+            )
             with self._counting:
                 self._variants.setdefault(sizes, Variant(sizes))
 
@@ -245,7 +247,7 @@ class Variants:
         return self.plan.text(sizes) if sizes != FREE else "free sizes on the CPU"
 
     def __iter__(self) -> Iterator[Variant]:
-        """Iterate over all variants, the smallest first, but not over the model with free sizes."""
+        """Iterate over all variants except the model with free sizes, the smallest first."""
         return (variant for sizes, variant in list(self._variants.items()) if sizes != FREE)
 
     def made(self) -> list[RemoteRunner]:
@@ -278,9 +280,9 @@ class Variants:
             error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being created.")
             raise
         variant.seconds, variant.made_by = time.monotonic() - begun, made_by
-        # Set the runner last, so that a reader without the lock never gets a runner without its time and reason.
+        # Set the runner last, because readers without the lock then expect time and reason to be set.
         variant.runner = runner
-        # `close` has not found this runner, so this thread closes it.
+        # `close` ran before this runner was set, so this thread closes the runner.
         if self._closed:
             runner.close()
             raise Closed("The session is closed.", fix="Create a new one.")
@@ -314,8 +316,7 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
 
     def open_runner(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> RemoteRunner:
         creation = CallLimits(left_s, retry, on_deadline)
-        # `BucketedRunner` chooses what is compared: the values that the application receives, without padding, and
-        # joined from all parts.
+        # `BucketedRunner` chooses the calls to compare: it cuts and joins what the application receives.
         runner = RemoteRunner(host, recipe, retry, creation, timeout, warn, chooses_calls=False)
         runner.announce(runner)
         return runner
@@ -352,7 +353,7 @@ def warm(
         nonlocal done, failure
         while True:
             with lock:
-                # After a failure the other workers finish their compilations and start no new ones.
+                # After a failure, the other workers finish their current variants and do not start new ones.
                 if failure is not None or not left:
                     return
                 sizes = left.popleft()

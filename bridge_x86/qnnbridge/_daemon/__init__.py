@@ -1,4 +1,4 @@
-"""The application's connection to a daemon: find or start the daemon, authenticate, and keep the connection.
+"""The application's connection to a daemon: find or start the daemon, authenticate, and provide the connection.
 
 Overview. The supervisor treats a daemon like a host: `DaemonConnector` is a spawner that connects to a
 process instead of starting one, and returns the connection as a `ChildProcess`. So sessions, deadlines and retries
@@ -15,7 +15,7 @@ Invariants: the folder with the daemon's files must belong to this user alone, o
 not trusted: no process is ended because of its contents, and a stale file only causes one failed connection. If
 several daemons are started, the one that gets the lock continues.
 
-`_host` and the tools call the package. It imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
+`_host` and the tools use this package, which imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DaemonAccess:
     Attributes:
         start: whether a daemon may be started.
         python, arguments: interpreter and options of a started daemon.
-        start_timeout_s: seconds for finding, starting and connecting together.
+        start_timeout_s: seconds for finding the daemon, starting it and connecting, in total.
         any_release: whether to accept a daemon of any release; for a caller that only ends the daemon.
     """
 

@@ -62,8 +62,7 @@ _MORE_ROOM: Final = (
 
 
 class Unreachable(Exception):
-    """No daemon can be reached at present. The message is the reason, as the end of a sentence. `fix` is the
-    fix, if known."""
+    """No daemon can be reached now. The message is the reason, as the end of a sentence. fix: advice, if any."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -85,7 +84,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
     try:
         return enter(discovery, folder, deadline)
     except PermissionError as error:
-        raise Unreachable(f"its endpoint cannot be used ({error})") from error
+        raise Unreachable(f"the daemon's endpoint cannot be used ({error})") from error
     except (FileNotFoundError, ConnectionRefusedError):
         raise Unreachable("no daemon listens at the endpoint in daemon.json") from None
     except TimeoutError:
@@ -93,7 +92,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
     except NotProven as problem:
         raise Unreachable(f"the endpoint in daemon.json does not belong to this daemon: {problem}") from None
     except OSError as error:
-        raise Unreachable(f"the opening dialogue failed ({error.strerror or error})") from error
+        raise Unreachable(f"the authentication failed ({error.strerror or error})") from error
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
@@ -105,8 +104,7 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
     # These descriptors are closed after any failure. After a success the `DaemonLink` owns them.
     fds = OwnedFds()
     try:
-        # Check the peer before anything is sent, because the proof of the token must not be sent to a process of
-        # another user.
+        # Check the peer before sending the proof of the token, which another user's process must not get.
         stream.check_peer()
         answer = _talk(stream, discovery, fds, deadline)
         if answer.verdict is not AdmissionCode.WELCOME:
@@ -114,13 +112,13 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
                 raise Unreachable("the daemon is ending")
             raise Unreachable("the daemon's limit of open files is reached, so it accepts no client", _MORE_ROOM)
         read_fd, write_fd = stream.ends(answer.handles, fds)
-        # The process id from the system takes precedence, because the process id in daemon.json may be stale.
+        # Prefer the process id that the system reports, because the process id in daemon.json may be stale.
         return DaemonLink(stream.peer_pid or discovery.pid, read_fd, write_fd, fds)
     except BaseException:
         fds.close_all()
         raise
     finally:
-        # The connection for the authentication is finished; the link has separate descriptors.
+        # Close the descriptors that were used for the authentication; the link has its own.
         stream.close()
 
 
@@ -140,8 +138,8 @@ def program_name() -> str:
     return os.path.basename(os.path.dirname(program)) if name == "__main__.py" else name
 
 
-# Exit code for a connection that has ended, because the daemon's exit code is unknown. 0 is not an error: losing a
-# daemon does not count as a crash, and no model is blamed.
+# Exit code of a daemon whose connection has ended: the real exit code is unknown. With 0, losing a daemon does not
+# count as a crash, and no model is blamed.
 ENDED: Final = 0
 
 
@@ -154,8 +152,7 @@ class DaemonLink:
         self.stdin_fd = write_fd
         self.stdout_fd = read_fd
         self._fds = fds
-        # `HostProcess` reads a child's stderr, but the daemon writes to its log file. So this pipe is empty and
-        # nothing writes to it.
+        # Empty pipe for stderr, which `HostProcess` reads: the daemon writes to its log file instead.
         self.stderr_fd, end = fds.pipe()
         fds.close(end)
         self._owner = os.getpid()
@@ -173,22 +170,22 @@ class DaemonLink:
             )
         if self._given_up or self.stdout_fd < 0:
             return ENDED
-        # A daemon is not a child process, so wait for the end of the stream instead of an exit code.
+        # A daemon is not a child process and has no exit code here, so wait for the end of the stream.
         return ENDED if connection_ended(self.stdout_fd, timeout_s) else None
 
     def terminate(self) -> None:
         self.kill()
 
     def kill(self) -> None:
-        """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes
-        threads that wait on this side."""
+        """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes waiting
+        threads of this process."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
             self._given_up = True
             abandon_stream(self.stdin_fd)
-            # The descriptor now refers to the null device. Mark it again, so that the channel does not mistake it
-            # for a file of other code.
+            # The descriptor now refers to the null device. Record its identity, so that the channel does not
+            # mistake it for a file of other code.
             self._fds.mark_again(self.stdin_fd)
 
     def close(self) -> None:
@@ -283,17 +280,18 @@ def _tail(log: str) -> list[str]:
     return [f"{log}: {line}" for line in lines[-_LOG_LINES:]]
 
 
-# Time to wait for a lost daemon if this side must not start a daemon, but a service manager may.
+# Seconds to wait for a lost daemon if the application must not start a daemon, but a service manager may.
 RECONNECT_TIMEOUT_S: Final = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
-# First pause before another start if a daemon reported "ready" or "running" but cannot be reached, because the
-# daemon with the lock was ending. The pause doubles with each attempt.
+# First pause before another start if a daemon reported "ready" or "running" but cannot be reached, because it was
+# ending. The pause doubles with each attempt.
 _START_AGAIN_S: Final = 0.5
-# Maximum number of consecutive daemons that end silently before they are ready, for example when killed.
+# Maximum number of consecutive daemons that end without output before they are ready (after a kill, for example).
 _MOST_SILENT_ENDS: Final = 3
 
-# Tolerance if the deadline equals the time limit for finding the daemon: it was computed a moment earlier.
+# Tolerance in seconds for comparing the deadline with the time limit for finding the daemon, which may be equal but
+# were computed at different moments.
 _SAME_TIME_S: Final = 0.5
 
 
@@ -312,14 +310,15 @@ class DaemonConnector:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features for this side's HELLO. The sides compare their releases if both have `DAEMON_FEATURE`."""
+        """Features that the application's HELLO offers. With `DAEMON_FEATURE` on both sides, releases are
+        compared."""
         if self._access.any_release:
             return frozenset({LEAVE_FEATURE})
         return frozenset({DAEMON_FEATURE, MAKE_WAY_FEATURE} if self._access.start else {DAEMON_FEATURE})
 
     def reach(self, deadline: float | None) -> None:
         """Prepare a connection for `spawn`. Raise `HostStartFailed`, `VersionMismatch` or `DeadlineExceeded`."""
-        # Use a connection that was established for a caller whose deadline expired.
+        # Use the connection of an earlier call that was interrupted by its caller's deadline.
         if self._ready is not None and self._ready.poll() is None:
             return
         link, self._ready = self._ready, None
@@ -363,7 +362,7 @@ class DaemonConnector:
         return link
 
     def close(self) -> None:
-        """Make a thread that waits in `reach` give up, because the host is being closed. Thread-safe."""
+        """End the wait of a thread in `reach`, because the host is being closed. Thread-safe."""
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
@@ -419,8 +418,7 @@ class DaemonConnector:
 class ReconnectPolicy(RestartPolicy):
     """Policy for reconnecting to a lost daemon: immediately, and as often as needed.
 
-    An attempt does not burden the daemon, and a wrong version or folder of the daemon may be corrected while the
-    application runs.
+    An attempt costs little, and the user may correct the daemon's version or folder while the application runs.
     """
 
     def __init__(self) -> None:

@@ -38,7 +38,7 @@ VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
 # Name of the lock file in the folder. The process that holds the lock is the daemon.
 LOCK_NAME: Final = "daemon.lock"
 _NOT_PRIVATE: Final = (
-    "A user who can write there could pretend to be the daemon, and one who can read there could use it."
+    "A user who can write to it could impersonate the daemon; a user who can read it could use the daemon."
 )
 
 
@@ -66,7 +66,7 @@ def existing_runtime_folder() -> Path | None:
 
 
 def _check_folder(path: Path) -> bool:
-    # This check accepts a link to a folder, but `check_private`, which does not follow links, refuses it.
+    # `isdir` accepts a link to a folder; `check_private`, which does not follow links, refuses it.
     if path.exists() and not path.is_dir():
         raise _refused(path, "it is not a folder")
     return check_private(path)
@@ -93,7 +93,7 @@ def _refused(path: Path, problem: str, fix: str | None = None, cause: str | None
         fix=f"{fix}. Or set {elsewhere}" if fix else f"Set {elsewhere}",
         details={"path": str(path)},
     )
-    # Permissions do not change by themselves, so each further start would fail in the same way.
+    # Do not try again: permissions do not change by themselves.
     error.retry = "pointless"
     return error
 
@@ -114,7 +114,7 @@ class Discovery:
     """Contents of `daemon.json`.
 
     Attributes:
-        endpoint: where the daemon listens.
+        endpoint: address of the socket or pipe at which the daemon listens.
         token: secret of the daemon; `repr` omits it.
         started: time of the start in seconds since 1970, only for display.
     """
@@ -165,7 +165,7 @@ def read_discovery(folder: Path) -> Discovery | None:
 
 
 def look_at_discovery(folder: Path) -> Discovery | None:
-    """Read the file like `read_discovery`, but raise `OSError` if the file exists and cannot be read now."""
+    """Read the file as in `read_discovery`, but raise `OSError` if the file exists and cannot be read now."""
     path = folder / FILE_NAME
     if not check_private(path):
         return None
@@ -177,7 +177,7 @@ def look_at_discovery(folder: Path) -> Discovery | None:
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
     """Write the file. Only the daemon calls this. Raise `OSError`."""
-    # The temporary file is in the same folder, because a rename works only within one file system.
+    # Create the temporary file in the same folder, because a rename works only within one file system.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
         write_private_file(temporary, json.dumps(discovery.to_json(), indent=1).encode())
@@ -190,7 +190,7 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
                     raise
                 sleep(_REPLACE_INTERVAL_S)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)  # on a full disk, for example, the file was created but cannot be written
+        temporary.unlink(missing_ok=True)  # for example a full disk: the file was created, but cannot be written
         if isinstance(error, OSError) and error.filename is None:
             error.filename = os.fspath(folder / FILE_NAME)
         raise
@@ -199,7 +199,7 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
 def remove_discovery(folder: Path, instance: bytes) -> None:
     """Remove the file of a daemon that is ending, but not the file of another daemon."""
     found = read_discovery(folder)
-    # Another daemon may have taken over meanwhile and written its own file.
+    # Another daemon may have started meanwhile and written its own file.
     if found is not None and found.instance == instance:
         (folder / FILE_NAME).unlink(missing_ok=True)
 
@@ -230,7 +230,7 @@ Outcome = Literal["ready", "running", "waiting"]
 
 
 class Starting:
-    """A daemon that was started and has not reported yet whether it is ready."""
+    """A started daemon that has not yet reported whether it is ready."""
 
     def __init__(self, arguments: Sequence[str] = (), python: str | None = None) -> None:
         """Start a daemon. Raise `HostStartFailed`.
@@ -239,7 +239,7 @@ class Starting:
             arguments: options of the daemon.
             python: the daemon's interpreter; default: the running interpreter.
         """
-        # The daemon also works in this folder, because the application's working folder may be deleted meanwhile.
+        # Use this folder as the daemon's working folder, because the application's may be deleted meanwhile.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
@@ -250,7 +250,7 @@ class Starting:
         self._waiting = False
 
     def wait(self, deadline: float) -> Outcome | None:
-        """Return the outcome, or ``None`` if the daemon does not report one in time.
+        """Return the daemon's report ("ready", "running" or "waiting"), or ``None`` if there is none in time.
 
         "waiting" is returned once and is not final: the caller must call again.
 
@@ -277,7 +277,7 @@ class Starting:
             if not data:
                 self.close()
                 raise _did_not_start([*lines, rest])
-            # Limit the text, because a library may log without end when it starts.
+            # Limit the kept output, because a library may log endlessly at its start.
             self._text = (self._text + data)[-_TEXT_BYTES:]
 
     def close(self) -> None:
@@ -303,10 +303,11 @@ def daemon_command(python: str | None = None) -> list[str]:
             fix="Start it from a terminal: qnnbridge host start",
         )
     roots = _roots()
-    # The packages are installed in the interpreter, which finds them without further options.
+    # The packages are installed in the interpreter, so further options are not needed.
     if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return [sys.executable, "-X", "utf8", "-m", MODULE]
-    # The packages are in a checkout or in a path that this program added. The daemon must use the same packages.
+    # The packages are in a checkout or in a path that this program added. Pass these paths, so that the daemon uses
+    # the same packages.
     program = f"import sys; sys.path[:0] = {roots!r}; from {MODULE}.main import main; main()"
     return [sys.executable, "-X", "utf8", "-c", program]
 
@@ -359,6 +360,6 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
         fix=f"Run it in a terminal to see its output: {command('host run')}",
         evidence=said[-10:-1],
     )
-    # A silent end usually means that another process killed the daemon, so another start may succeed.
+    # A daemon that ended without output was usually killed by another process, so another start may succeed.
     error.retry = "pointless" if said else "safe"
     return error

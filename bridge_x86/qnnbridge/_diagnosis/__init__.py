@@ -1,10 +1,10 @@
-"""Explanations of faults: exit codes, lines of ONNX Runtime's log, deaths of the host, and crash reports.
+"""Explain failures of the host: exit codes, lines of ONNX Runtime's log, crashes; and write crash reports.
 
 The other modules of the package are pure functions over tables. This module writes and reads the crash reports in
-the state folder: for each death one JSON file for programs and one text file for people.
+the state folder: for each host that ended unexpectedly, one JSON file for programs and one text file for people.
 
-`_supervision`, the transport and the tools call the package. It imports the protocol, `qnnbridge_os` and
-`_launch.stderr`. The tables are needed only after a failure and take 20 ms to import, so callers import the modules
+`_supervision`, the transport and the tools use this package, which imports the protocol, `qnnbridge_os` and
+`_launch.stderr`. The tables take 20 ms to import and are needed only after a failure, so callers import the modules
 inside functions.
 """
 
@@ -41,7 +41,7 @@ def write_whole(path: Path, text: str) -> None:
 
 _CPUINFO: Final = "/proc/cpuinfo"
 _MODEL_NAME: Final = re.compile(r"^model name\s*:\s*(\S.*?)\s*$", re.MULTILINE)
-# Number of characters to read: enough for the entry of the first processor.
+# Number of characters of /proc/cpuinfo to read: enough for the entry of the first processor.
 _HEAD_CHARS: Final = 8192
 
 
@@ -113,7 +113,7 @@ ENVIRONMENT: Final = frozenset(
     )
 )
 
-# Other files in the folder are neither listed nor deleted.
+# Pattern of the names of reports. Other files in the folder are neither listed nor deleted.
 _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 
@@ -156,14 +156,14 @@ class CrashReports:
         return (self.ended if _did_not_crash(record) else self)._write(record)
 
     def _write(self, record: CrashRecord) -> Path | None:
-        # imported here because it is slow, and needed only after a crash
+        # imported here because the import is slow and needed only after a crash
         from qnnbridge._diagnosis.crash import details_of, diagnose
 
         try:
-            import secrets  # imported here because it takes 8 ms and is rarely needed
+            import secrets  # imported here because the import takes 8 ms and is rarely needed
 
-            # The time is in UTC and has a fixed width, so that reports sorted by name are in the order of time,
-            # even if the time zone changes.
+            # The name begins with the time in UTC and with a fixed width, so that sorting reports by name sorts
+            # them by time, even if the time zone changes.
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
@@ -210,7 +210,7 @@ class CrashReports:
         if len(wanted) != 1:
             known = ", ".join(p.stem for p in files[:5]) or "none"
             raise OptionError(
-                f"There is {'no' if not wanted else 'more than one'} crash report {report_id!r}.",
+                f"{'No' if not wanted else 'More than one'} crash report matches {report_id!r}.",
                 fix=f"List them with `qnnbridge crashes`. The newest ones: {known}.",
             )
         return wanted[0]
@@ -225,7 +225,7 @@ class CrashReports:
 
     def _drop_old(self) -> None:
         for path in self._files()[MAX_REPORTS:]:
-            # Another process may delete the same reports at the same time.
+            # Ignore a missing file, because another process may delete the same reports at the same time.
             path.unlink(missing_ok=True)
             path.with_suffix(".txt").unlink(missing_ok=True)
 

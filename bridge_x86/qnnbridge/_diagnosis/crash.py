@@ -1,4 +1,4 @@
-"""Deaths of a host: the evidence, the diagnosis, and the exception for the callers.
+"""Explain why a host process ended: the evidence, the diagnosis, and the exception for the callers.
 
 A `CrashRecord` contains only evidence, which the supervisor collects and never changes. `diagnose` applies
 `DEATH_RULES` and `log_rules` to it and returns the likely causes, best first; `to_error` puts the causes into the
@@ -25,8 +25,7 @@ NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compi
 # Operations that compile a model. They refuse models that are already compiled.
 _COMPILES: Final = frozenset(("model.compile", "worker.compile"))
 
-# Weight above the weights of all rules: if this side ended the host, that is the cause, whatever the host's log
-# contains.
+# Weight above those of all rules: if qnnbridge itself ended the host, the host's log does not matter.
 OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
@@ -79,13 +78,13 @@ class OpenCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrashRecord:
-    """The evidence about one death of a host.
+    """The evidence about the end of one host process.
 
     Attributes:
         exit: how the process ended; ``None`` if the exit code is unknown.
         host_phase: step of the host itself, such as its start. `in_flight` contains the steps of the requests.
         stderr_head, stderr_tail: beginning and end of stderr.
-        killed_because: reason why this side ended the host.
+        killed_because: reason why qnnbridge ended the host; ``None`` if it did not.
         on_purpose: whether the application caused the end, for example by a deadline. Such an end is not a crash.
         memory_ran_out: whether the kernel's out-of-memory killer was active while the host ran; ``None`` if
             unknown.
@@ -118,12 +117,12 @@ class CrashRecord:
 
     @property
     def without_qnn(self) -> bool:
-        """Whether QNN took no part in the host's work; ``False`` if the work is unknown."""
+        """Whether QNN was not used by any suspected request; ``False`` if there are none."""
         return bool(self.suspects) and all(call.without_qnn for call in self.suspects)
 
     @property
     def of_originals(self) -> bool:
-        """Whether all suspected models were being compiled, so that none of them is a compiled model."""
+        """Whether all suspected requests compile a model, so that none of their models is already compiled."""
         suspects = self.suspects
         return bool(suspects) and all(call.op in _COMPILES for call in suspects)
 
@@ -244,8 +243,8 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
     # Failures that the host survived also leave lines in the log, so a log line alone has at most the weight of a
-    # symptom. If no call was running, it has less weight than the exit code, because the call that left the line
-    # had ended. All known lines are about QNN, so they explain no death without QNN.
+    # symptom. If no call was running, the line has less weight than the exit code, because the call that wrote it
+    # had ended. All known lines are about QNN, so they cannot explain a crash without QNN.
     most = FROM_EXIT_CODE if record.phase == "idle" else SYMPTOM
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, most) - 1, curable)
@@ -253,7 +252,7 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
         if finding.weight > HINT and not record.without_qnn
     ]
     if record.exit is None:
-        found.append(Diagnosis("The exit code could not be read.", "Look at stderr.", evidence, 0, True))
+        found.append(Diagnosis("The exit code could not be read.", "Read the end of stderr.", evidence, 0, True))
     else:
         code = record.exit.code
         cause = f"{code.name}: {code.meaning}."
@@ -352,8 +351,7 @@ def _apply(
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
-    # `qnn` and `without_qnn` are opposites. If both are true or both are false, the record is inconsistent with the
-    # rule.
+    # `rule.qnn` and `record.without_qnn` are opposites: if they are equal, the rule does not apply.
     if rule.qnn is not None and rule.qnn is record.without_qnn:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
@@ -361,7 +359,7 @@ def _apply(
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
-        return None  # only a failure writes to the log this early, so this line shows the cause
+        return None  # at this early stage only a failure writes to the log, so this line shows the cause
     words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
@@ -370,7 +368,7 @@ def _apply(
         line, match = matches[-1]
         words |= {key: value.strip() for key, value in match.groupdict(default="").items()}
         said = shorten(line.split("what():")[-1])
-        # The line of the C++ runtime may already contain the text of the exception.
+        # Do not repeat the text of the exception if the line of the C++ runtime contains it.
         if not any(said in known for known in evidence):
             evidence = (said, *evidence)
     curable = rule.curable if rule.curable is not None else code is None or code.curable
@@ -404,19 +402,19 @@ def _exit_json(status: ExitStatus) -> dict[str, Any]:
     }
 
 
-# --- causes of deaths, in `death_rules.json`: kind of fault, phase and line on stderr -> cause and fix -----
+# --- causes of crashes, in `death_rules.json`: kind of fault, phase and line on stderr -> cause and fix -----
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathRule:
-    """Rule for the cause of a death. The rule applies if all its conditions are met: fault, phase, operation, line.
+    """Rule for the cause of a crash. It applies if all its conditions (fault, phase, line ...) are met.
 
     Attributes:
         faults: values of `ExitCode.fault`, separated by spaces.
         line: pattern to search in each line of stderr. The last match counts, and its named groups can be used in
             cause and fix. A pattern that begins with ``.*`` must be anchored, because otherwise a search in long
             lines takes seconds.
-        curable: whether a restart may help; ``None``: as for the exit code.
+        curable: whether a restart may help; ``None``: use the value of the exit code.
     """
 
     cause: str
@@ -450,7 +448,7 @@ def _rule(row: dict[str, Any]) -> DeathRule:
 
 
 # Each rule that applies returns a diagnosis. `diagnose` sorts the diagnoses by weight and keeps the order of this
-# table for equal weights, so the order matters for rules of equal weight that apply to the same death.
+# table for equal weights.
 DEATH_RULES: Final = tuple(map(_rule, read("death_rules.json")["rules"]))
-# "unknown": an NTSTATUS error or a signal that the tables of exit codes do not contain.
+# Faults that a model can cause. They include "unknown": an NTSTATUS error or a signal that is not in the tables.
 _FAULTS_OF_MODELS: Final = frozenset(f"{TEXTS['crash_faults']} {TEXTS['abort_faults']}".split())

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from qnnbridge._diagnosis.tables import TEXTS, read
 
-# Origin of an exit code. crash: native code crashed. loader: the program could not be started. killed: another
+# Who ended the process. crash: native code crashed. loader: the program could not be started. killed: another
 # process ended the program. python: the program ended itself with a number other than 0. normal: the program ended
 # as planned. shell: the exit code comes from a shell, not from the program.
 Kind = Literal["crash", "loader", "killed", "python", "normal", "shell"]
@@ -138,7 +138,7 @@ class ExitStatus:
     def describe(self) -> str:
         """Return the code as one phrase: ``3221226505 (0xC0000409, STATUS_STACK_BUFFER_OVERRUN)``, ``-11
         (SIGSEGV)``."""
-        # A number of this size is an NTSTATUS code, which documentation lists in hexadecimal.
+        # Show large numbers in hexadecimal, too: they are NTSTATUS codes, which documentation lists that way.
         if self.platform == "win32" and self.unsigned >= 0x40000000:
             return f"{self.unsigned} ({self.hex}, {self.name})"
         if self.signal is not None and self.raw > 0:
@@ -170,12 +170,12 @@ def windows_code(unsigned: int) -> ExitCode:
         "crash",
         True,
         True,
-        "a Windows error status that is not in this table: native code ended the process",
+        "an unknown Windows error status: native code ended the process",
         "Look for the module in the Application event log (event 1000).",
     )
 
 
-# Exit codes for the messages that Python's faulthandler prints before Windows ends the process.
+# Exit codes by the message that Python's faulthandler prints before Windows ends the process.
 _FATAL_EXCEPTIONS = {
     "access violation": 0xC0000005,
     "page error": 0xC0000006,
@@ -191,8 +191,8 @@ _FATAL_EXCEPTION = re.compile(r"^Windows fatal exception: (?:code 0x([0-9a-fA-F]
 def from_low_byte(raw: int, stderr: str) -> ExitStatus:
     """Return the exit status of a Windows process whose Linux parent received only the low byte, as under Wine.
 
-    The result is the last code with this low byte that Python printed on stderr. If Python printed no such code,
-    the result is the only such code in the table.
+    Use the last code with this low byte that Python printed on stderr. If Python printed none, use the code in the
+    table with this low byte, if there is exactly one.
     """
     if raw < 0:
         return ExitStatus(raw, "posix")
@@ -201,7 +201,7 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
         if code and code & 0xFF == raw:
             return ExitStatus(code, "win32")
     fits = [code for code in _WINDOWS if code & 0xFF == raw]
-    # If the low byte is itself a known code, it is treated as the code.
+    # If the low byte alone is a known code, return it as the code.
     return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 
@@ -236,6 +236,6 @@ def _own_number(number: int) -> ExitCode:
         "python",
         True,
         False,
-        "the program ended itself with this number",
-        "Read the end of stderr.",
+        "the program ended with an exit code of its own",
+        "Read the last lines of stderr.",
     )

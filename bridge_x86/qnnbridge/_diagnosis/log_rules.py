@@ -47,7 +47,7 @@ _QNN_NUMBER = re.compile(r"\b[Cc]ode:? *(\d{4,20})\b")
 
 
 def qnn_code(number: int) -> QnnCode | None:
-    """Return the row for an error number that QNN or ONNX Runtime printed. Ignore the internal upper bits."""
+    """Return the row for an error number printed by QNN or ONNX Runtime, ignoring its internal upper bits."""
     return _BY_NUMBER.get(number & 0xFFFF)
 
 
@@ -141,6 +141,6 @@ def log_rules(rows: list[dict[str, Any]]) -> tuple[LogRule, ...]:
 
 
 _RULES: Final = read("log_rules.json")
-# QNN as a whole did not start, or the installation or an option is wrong.
+# Rules for errors of the whole installation: QNN does not start, or the installation or an option is wrong.
 SETUP_RULES: Final = log_rules([*_RULES["backend"], *_RULES["options"], *_RULES["installation"]])
 MODEL_RULES: Final = log_rules([*_RULES["reset"], *_RULES["context"], *_RULES["graph"], *_RULES["run"]])

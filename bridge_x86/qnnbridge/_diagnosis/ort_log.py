@@ -84,8 +84,8 @@ class _Reader:
     def result(self) -> list[NodeReason]:
         nodes = [NodeReason(name, op, self._explain(name, reason)) for (name, op), reason in self._reasons.items()]
         named = {node.name for node in nodes}
-        # A node that is in none of the log's lists is only known from its refusal, which has QNN's name of the
-        # operator instead of ONNX's name.
+        # A node that is not in any list of the log appears only in the line of its refusal, which contains QNN's
+        # name of the operator instead of ONNX's name.
         rest = [(name, op) for name, (op, _) in self._refused.items() if name not in named]
         return nodes + [NodeReason(name, op, self._explain(name, "")) for name, op in rest]
 
@@ -97,7 +97,7 @@ class _Reader:
         reason = _REASON.match(text)
         if reason:
             self._reasons[self._operator()] = _REPEATED_NAME.sub("", reason.group("reason")).strip()
-        # A report ends with its reason, or at the first line that is not part of a report.
+        # A report about a node ends with the reason, or before the first line with another format.
         self._unit = ""
 
     def _operator(self) -> tuple[str, str]:
@@ -118,11 +118,11 @@ class _Reader:
 # Maximum number of lines of evidence in a finding or error. It is small, because people read these lines.
 MAX_EVIDENCE: Final = 4
 
-# A long log is searched in blocks of this many lines. First all rules are searched in a whole block, then the rules
-# that occur are searched in its lines. Matching each line with each rule would take a minute for 5 MB.
+# Search a long log in blocks of this many lines: find the rules that match anywhere in the block, then apply only
+# these to its lines. Matching each line with each rule would take a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 
-# Severities to search. '' stands for lines that ONNX Runtime did not write, such as lines of the loader.
+# Severities of lines to search. '' stands for lines not written by ONNX Runtime, such as the loader's.
 _READ_SEVERITIES: Final = frozenset(("", "W", "E", "F"))
 _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using the NHWC format")
 
@@ -156,7 +156,7 @@ def _search_lines(
             match = pattern.search(line)
             if match is not None:
                 _add(found, render(rule, match, shorten(line)))
-                # The first rule that matches explains the line, because later rules are more general.
+                # Use the first rule that matches the line, because later rules are more general.
                 break
 
 
@@ -166,12 +166,12 @@ def occurs(pattern: str, text: str) -> bool:
 
 
 def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
-    """Complete an error with information from the log: cause, fix, evidence, and the detail ``unsupported_nodes``.
+    """Add information from the log to an error: cause, fix, evidence, and the detail ``unsupported_nodes``.
 
     Fields that the error already has are kept, with one exception. For a `PlacementRefused` the host's cause only
     lists the nodes that are not on QNN; if a log line shows that QNN did not start at all, this replaces the cause.
     """
-    # A `CompileFailed` that results from a refusal has the same causes.
+    # A `CompileFailed` that was caused by a refused placement has the same causes.
     refused = isinstance(error, PlacementRefused) or (
         isinstance(error, CompileFailed) and "qnn_nodes" in error.details
     )

@@ -1,4 +1,4 @@
-"""The fast path: repeated calls, with tensors in memory that both processes have mapped.
+"""The fast path: repeated calls whose tensors are in memory that both processes have mapped.
 
 Theory of operation. The first call uses the connection (`replay`), which checks it and reports the types and shapes
 of its outputs. `KnownCalls` stores these, and a later call with the same inputs, outputs, types and shapes uses a
@@ -13,26 +13,26 @@ Each channel has a dictionary of plans (`ChannelPlans.plans`). Its key contains
   directly, or ``None`` for any other array, which is copied into the channel's memory with each call;
 - of each output its place, in the same way, and the type and shape of an array that the application gives for it.
 
-Nothing else can matter. The host reads exactly the given bytes of shared memory: arrays without a place are copied
-there with every call, whatever object, layout or address they have, and a place is the number of a piece of memory
-(never reused) and the offset in it, together with type and shape. The model's answer decides the outputs: the host
-compares it with the plan; an answer of another type or shape arrives as values and moves the call to the connection
-permanently (`CallSignature.slow`). No "last" plan is cached: each call searches the dictionary.
+Nothing else can affect the result. The host reads exactly the given bytes of shared memory. Arrays without a place
+are copied there with every call, whatever object, layout or address they have. A place is the number of a block of
+shared memory (never reused) and the offset in it. The host compares the types and shapes of the model's outputs
+with the plan. If they differ, it sends the outputs as values, and later calls with this signature use the
+connection (`CallSignature.slow`). The last plan is not cached: each call searches the dictionary.
 
-Everything irregular uses the connection, which checks, explains and repeats: another class of array, empty and
-string tensors, a suspected model, a restart, no shared memory. A failure here is passed to the connection with its
-process (`FastCallFailed`).
+All other calls use the connection, which checks inputs, explains errors and repeats calls: subclasses of arrays,
+empty and string tensors, models suspected of a crash, calls after a restart or without shared memory. A failure on
+a channel is raised as `FastCallFailed` with the host process, and the call is repeated on the connection.
 
-Signal handlers may raise an exception at any place. So resources follow from living objects, not from counters
-and lists: a channel belongs to the holder of its `ChannelPlans`, memory counts as long as its `MemoryReservation`
-lives, and a block is free when its array is gone. The maintenance thread closes a channel that an exception dropped
-between two lines, or whose call was given up, once the host does not use its memory any more.
+Signal handlers may raise an exception at any line. So the lifetime of objects, not counters or lists, determines
+the use of resources: a channel belongs to the holder of its `ChannelPlans`, memory counts as used while its
+`MemoryReservation` exists, and a block is free when its array has been freed. If an exception drops the reference
+to a channel, or a call was abandoned, the maintenance thread closes it once the host no longer uses its memory.
 
-`_session.fast_calls` makes the call, `call` contains the key, `channel` the pipes and the plans; `channel_pool`
-opens and closes channels, `memory` provides the shared memory, `_io_binding` the values of bindings.
-Settings, counters and limits of memory are here, since a host needs them before anything heavy is imported.
+`_session.fast_calls` makes the call, `call` contains the key, `channel` contains the pipes and the plans;
+`channel_pool` opens and closes channels, `memory` provides the shared memory, `_io_binding` provides the values of
+bindings. Settings, counters and memory limits are here, because `Host` needs them without importing NumPy.
 
-Sessions and the daemon call the package. It imports `_transport`, `qnnbridge_os` and `_values.feed_rules`.
+Sessions and the daemon use this package, which imports `_transport`, `qnnbridge_os` and `_values.feed_rules`.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.processes import CHANNELS, MEMORY
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES
 
-# Maximum number of slabs of arrays. Each keeps a descriptor open, with which the next host maps the memory, and a
-# process on Linux usually has at most 1,024 descriptors.
+# Maximum number of slabs (allocations of shared memory) for arrays. Each slab keeps a descriptor open, so that the
+# next host can map the memory, and a process on Linux usually has at most 1,024 descriptors.
 MAX_ARRAY_SLABS = 256
 
 # Environment variable: 0 disables shared memory.
 SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"
 
-# Limit of one `Host` for channels, and the same again for the application's arrays.
+# Limit of the shared memory of one `Host` for channels, and equally for the application's arrays.
 MEMORY_LIMIT_BYTES = 1 << 30
 
 
 class MemoryReservation:
-    """Reservation of one piece of shared memory; it counts as long as this object lives."""
+    """Reservation of shared memory, which ends when this object is freed."""
 
     __slots__ = ("__weakref__", "size")
 
@@ -67,18 +67,17 @@ class MemoryReservation:
 
 
 class Budget:
-    """Amount of memory that one `Host` shares for one purpose, all generations together. Thread-safe.
+    """Limit of the memory that one `Host` shares for one purpose, with all its successive processes. Thread-safe.
 
-    The used amount is the sum over the living reservations; not a counter, which an exception could leave
-    wrong.
+    The used amount is the sum of the existing reservations. A counter could become wrong through an exception.
     """
 
     def __init__(self, limit: int, most: int | None = None) -> None:
         """Initialize.
 
         Args:
-            limit: in bytes.
-            most: number of pieces.
+            limit: maximum number of bytes.
+            most: maximum number of reservations.
         """
         self._limit = limit
         self._most = most
@@ -91,13 +90,13 @@ class Budget:
             return sum(reservation.size for reservation in self._living())
 
     def take(self, size: int) -> MemoryReservation | None:
-        """Reserve memory; return ``None`` beyond the limit."""
+        """Reserve memory; return ``None`` if the limit would be exceeded."""
         with self._lock:
             living = self._living()
             if sum(reservation.size for reservation in living) + size > self._limit or len(living) == self._most:
                 return None
             reservation = MemoryReservation(size)
-            # The id of a dead object may be reused; then the dead entry is replaced.
+            # Python may reuse the id of a freed object; then the old entry is replaced.
             self._reservations[id(reservation)] = weakref.ref(reservation)
             return reservation
 
@@ -117,14 +116,13 @@ slab_numbers = itertools.count(1)
 
 
 class Sharing:
-    """Settings and counters of one `Host`, for all its generations. Thread-safe.
+    """Settings and counters of one `Host`, for all its successive processes. Thread-safe.
 
-    Channels and arrays have separate budgets, so that neither starves the other: without memory for its small
-    tensors no call is fast.
+    Channels and arrays have separate budgets: without memory for channels, no call could use the fast path.
 
     Args:
-        memory_limit: bytes of shared memory for channels, and again for arrays; 0 disables shared memory.
-        spin: callers poll for some microseconds before they sleep.
+        memory_limit: maximum bytes for channels, and the same for arrays; 0 disables shared memory.
+        spin: whether callers poll for some microseconds before they sleep.
     """
 
     def __init__(self, *, memory_limit: int, spin: bool = False) -> None:
@@ -133,16 +131,16 @@ class Sharing:
         # Function that frees unused memory of the application's arrays; set when the first array is created.
         self.collect: Callable[[], None] | None = None
         self.spin = spin
-        # If disabled in HELLO, the host is never asked for channels or memory.
+        # Reason why shared memory is disabled, or ``None``. If it is set, HELLO does not offer channels and memory.
         self.why_not: str | None = None if memory_limit else "switched off"
         if not (CHANNELS and MEMORY):
             self.why_not = "not on this system"
-        # Error of the last attempt to open a channel or get memory. The next attempt may succeed.
+        # Error of the last attempt to open a channel or allocate memory. A later attempt may succeed.
         self.last_error: str | None = None
         self.shared_calls = 0
-        # Number of results that were copied for lack of memory that the application could keep.
+        # Number of results that were copied because no shared memory was left that the application could keep.
         self.borrows_refused = 0
-        # Number of arrays that are ordinary because no memory could be shared.
+        # Number of arrays that were allocated in ordinary memory because no shared memory was left.
         self.arrays_refused = 0
 
     @property
@@ -151,7 +149,7 @@ class Sharing:
 
     @property
     def memory_status(self) -> str:
-        """Value for `HostStats`."""
+        """Status of shared memory for `HostStats`."""
         why = self.why_not or self.last_error
         return f"off: {why}" if why else "available"
 
@@ -161,7 +159,7 @@ class Sharing:
 
 
 def default_sharing(shared_memory: bool | None, spin: bool) -> Sharing:
-    """Return the settings. `shared_memory`: ``None`` lets the environment variable decide."""
+    """Return the settings. `shared_memory`: ``None`` uses the environment variable."""
     if shared_memory is None:
         shared_memory = os.environ.get(SHARED_MEMORY) != "0"
     return Sharing(memory_limit=MEMORY_LIMIT_BYTES if shared_memory else 0, spin=spin)

@@ -12,7 +12,7 @@ from numpy import ndarray
 from qnnbridge._fastpath.memory import Array, SharedArrays, SharedBlock, block_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 
-# Maximum number of signatures per session. Calls that vary more gain nothing from being stored.
+# Maximum number of signatures per session. With more different shapes, calls are rarely repeated.
 MAX_SIGNATURES = 64
 
 # Shared memory contains the little-endian bytes of the wire; a big-endian machine would have to swap them in each
@@ -26,12 +26,12 @@ Out = Sequence["Array | None"]
 
 
 class Wish(NamedTuple):
-    """Where to put the outputs of a call.
+    """Options for the memory of a call's outputs.
 
     Attributes:
-        out: arrays for the outputs, ``None`` for a new one. An unsuitable array sends the call to the connection.
-        fresh: large results may stay in shared memory; "borrowed" ones are read-only.
-        in_place: an output may use the memory of an input.
+        out: arrays for the outputs; ``None`` for a new array. If an array is unsuitable, the connection is used.
+        fresh: if not empty, large results may stay in shared memory: "writable" or "borrowed" (read-only).
+        in_place: whether an output may use the memory of an input.
     """
 
     out: Out | None = None
@@ -53,8 +53,9 @@ class CallSignature:
     """Inputs and outputs in the order of the call.
 
     Attributes:
-        slow: an answer had other types or shapes: the calls use the connection permanently.
-        not_before: `time.monotonic` before which no plan is requested, after a host refused one or had no memory.
+        slow: whether an answer had other types or shapes, so that these calls always use the connection.
+        not_before: value of `time.monotonic` before which no plan is requested, because the host refused a plan or
+            memory ran out.
     """
 
     __slots__ = ("inputs", "not_before", "outputs", "slow")
@@ -71,11 +72,11 @@ Find = Callable[[Names, Feed], "CallSignature | None"]
 
 
 class KnownCalls:
-    """Calls of one session that succeeded over the connection, which has checked them. Thread-safe.
+    """Signatures of one session's calls that succeeded over the connection, which checks calls. Thread-safe.
 
-    The key contains the name of each output, and name, type and shape of each input, in the order of the feed. The
-    stored types and shapes of the outputs are an expectation: the host compares each answer with it. Two threads
-    may add the same call at once.
+    A signature is stored under the names of the outputs, and name, type and shape of each input, in the order of
+    the feed. The host compares each answer with the stored types and shapes of the outputs. Two threads may add the
+    same call at once.
     """
 
     def __init__(self, all_outputs: Iterable[str]) -> None:
@@ -91,20 +92,20 @@ class KnownCalls:
         """Add a call that succeeded over the connection."""
         key = _known_as(names, feed)
         wanted = self._all_outputs if names is None else names
-        # An output that is requested twice has one place in a plan, and two in the results.
+        # An output that is requested twice would occur once in a plan but twice in the results.
         if key is None or len(set(wanted)) != len(wanted) or len(wanted) != len(results):
             return
         inputs = [_tensor(name, array) for name, array in feed.items()]
         outputs = [_tensor(name, array) for name, array in zip(wanted, results, strict=True)]
         known = self._signatures.get(key)
         if known is not None:
-            # The output shapes differ for inputs of the same shapes: they depend on values, so no plan fits.
+            # If output shapes differ for the same input shapes, they depend on values, and no plan can be used.
             known.slow = known.slow or known.outputs != tuple(outputs)
             return
         if None in inputs or None in outputs:
             return
-        # The oldest is removed (a dict keeps the order of insertion). `pop` with a default: another thread may be
-        # faster.
+        # Remove the oldest signature (a dict keeps the order of insertion). Use `pop` with a default, because
+        # another thread may remove it first.
         while len(self._signatures) >= MAX_SIGNATURES:
             self._signatures.pop(next(iter(self._signatures), ()), None)
         self._signatures[key] = CallSignature(tuple(filter(None, inputs)), tuple(filter(None, outputs)))
@@ -117,8 +118,8 @@ class KnownCalls:
 def _known_as(names: Names, feed: Feed) -> tuple[Any, ...] | None:
     parts: list[Any] = [names]
     for name, array in feed.items():
-        # Subclasses may override the attributes read here (matrix, masked arrays, memmap); the connection converts
-        # them.
+        # Subclasses of ndarray (matrix, masked arrays, memmap) may override the attributes read here; their calls
+        # use the connection, which converts them.
         if array.__class__ is not ndarray:
             return None
         parts += name, array.dtype, array.shape
@@ -126,22 +127,22 @@ def _known_as(names: Names, feed: Feed) -> tuple[Any, ...] | None:
 
 
 def _tensor(name: str, array: Any) -> TensorSignature | None:
-    """Return the signature; ``None`` for other classes, strings, other byte orders, and arrays without elements."""
+    """Return the signature of an array; ``None`` for other classes, strings, other byte orders and empty arrays."""
     if array.__class__ is not ndarray or not array.size or not _LITTLE:
         return None
     element = element_of(array.dtype)
     if element is None or element is ElementType.STRING:
         return None
     layout = LAYOUTS[element]
-    # Types without a numpy equivalent (bfloat16, float8) look like plain integers here, and packed types (4 bits)
-    # have no separate byte for each element.
+    # Exclude types without a numpy equivalent (bfloat16, float8), whose arrays contain plain integers, and packed
+    # types (4 bits), whose elements share bytes.
     if not layout.named or layout.packed or array.dtype != layout.storage:
         return None
     return TensorSignature(name, layout.storage, array.shape, element, array.nbytes)
 
 
 class CallKey(NamedTuple):
-    """Key of a call's plans (see the theory of operation), its arrays, and the blocks at its places."""
+    """Key of a call's plan (see the theory of operation), input arrays, and shared blocks of inputs and outputs."""
 
     key: tuple[Any, ...]
     arrays: list[Array]
@@ -152,16 +153,17 @@ class CallKey(NamedTuple):
 def key_of(
     session: int, names: Names, feed: Feed, out: Out | None, own: SharedArrays | None, in_place: bool = False
 ) -> CallKey | None:
-    """Return the key; ``None`` for a call that cannot use the fast path.
+    """Return the key of a call; ``None`` if the call cannot use the fast path.
 
-    An output at the place of an input gets no place: the result is written elsewhere and then copied, so that the
-    call can be repeated with its original inputs. The same applies to the second of two outputs with one place.
+    If an output array is in the shared block of an input, the host writes the result elsewhere, and it is copied to
+    the array afterwards, so that the call can be repeated with its original inputs. The same applies to the second
+    of two outputs in one block.
 
     Args:
         session: number of the session in the host process.
         out: arrays for the outputs.
         own: arrays of the session's `Host`.
-        in_place: an output may have the place of an input.
+        in_place: whether the host may write an output directly to the block of an input.
     """
     parts: list[Any] = [session, names]
     arrays: list[Array] = []
@@ -170,7 +172,7 @@ def key_of(
     for name, array in feed.items():
         if array.__class__ is not ndarray:
             return None
-        # Only the place of an array is part of the key: a new array in the same block has the same plan.
+        # The key contains the place of an array, so a new array in the same block uses the same plan.
         block = None if own is None or array.base is None else block_of(array, own)
         arrays.append(array)
         inputs.append(block)
@@ -193,12 +195,12 @@ def key_of(
                 targets += None if block is None else block.place, target.dtype, target.shape
             outputs.append(block)
         parts.append(tuple(targets))
-    # `CallKey(...)` would call a function of Python.
+    # `CallKey(...)` would be slower: it calls a `__new__` written in Python.
     return tuple.__new__(CallKey, (tuple(parts), arrays, inputs, outputs))
 
 
 def fits(out: Out | None, signature: CallSignature) -> bool:
-    """Return whether the arrays have the types and shapes of the outputs."""
+    """Return whether the arrays `out` have the types and shapes of the outputs."""
     if out is None:
         return True
     outputs = signature.outputs

@@ -1,11 +1,11 @@
-"""A fast channel from the application's side: two pipes that carry one call at a time.
+"""The application's end of a fast channel: two pipes that carry one call at a time.
 
-The calling thread writes the call and reads the answer; meanwhile it alone uses the channel. A failure in between
-(deadline, Ctrl+C, malformed answer) leaves the channel `broken`, and it is not used again, so a lost position in
-the stream does no harm.
+The calling thread writes the call and reads the answer, and no other thread uses the channel meanwhile. A failure
+in between (deadline, Ctrl+C, malformed answer) leaves the channel `broken`. It is not used again, because unread
+bytes of the old answer may follow.
 
-While a call is under way (`busy`), the channel is an entry of the table of open requests (see `open_requests` for
-the states of a call).
+During a call (`busy`), the channel is an entry of the table of open requests (see `open_requests` for the states of
+a call).
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ from qnnbridge_protocol.fastpath import (
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
-# How often a waiting caller, or the maintenance thread for it, checks whether the host can answer at all.
+# Interval at which a waiting caller, or the maintenance thread for it, checks whether the host can still answer.
 CHECK_INTERVAL_S = 5.0
 
 _CHECK_INTERVAL_MS = CHECK_INTERVAL_S * 1000
 
-# How long an eager caller polls before it sleeps; a wake-up on another core costs as much.
+# How long an eager caller polls before it sleeps: about as long as waking a thread on another core takes.
 SPIN_S = 25e-6
 
-# Maximum number of calls without polling after a poll in vain, for a host that is slower than `SPIN_S`.
+# Maximum number of calls without polling after polling has failed, because the host is slower than `SPIN_S`.
 _MAX_BACK_OFF = 64
 
 
-# A message that is sent repeatedly, and its usual answer: each a head, and the words of the head. From call to call
-# only the numbers change: assigning to a word is five times faster than packing a head.
+# Head of a message that is sent repeatedly, and head of its usual answer, each followed by a view of its 32-bit
+# words. From call to call only the numbers change: assigning to a word is five times faster than packing a head.
 Heads = tuple[bytearray, memoryview, bytearray, memoryview]
 
 
@@ -70,7 +70,7 @@ def _heads(kind: ChannelKind, answer: ChannelKind, tail_bytes: int = 0) -> Heads
 
 
 class ChannelEnded(Exception):
-    """The host has closed its end of the channel: the host has ended, or only the channel."""
+    """The host has closed its end of the channel, or the host process has ended."""
 
 
 class ChannelTimeout(Exception):
@@ -82,16 +82,16 @@ class FastChannel:
 
     Args:
         number: number of the channel, never reused on this connection.
-        slot: index of its record in the phase slab.
+        slot: index of the channel's record in the phase slab, where the host records the native step of the call.
         streams: the two pipes.
         limits: the agreed limits.
-        check_host: called periodically while nothing arrives; a failure that it returns ends the call.
-        record: its phase record.
-        eager: poll before sleeping.
+        check_host: function that is called periodically while nothing arrives; a returned failure ends the call.
+        record: the channel's phase record.
+        eager: whether callers poll before they sleep.
 
     Attributes:
-        pinned: memory that the host uses in the call under way, besides the channel's own.
-        slabs: the slabs that were created for it.
+        pinned: objects that keep the memory of the current call alive, in addition to the channel's slabs.
+        slabs: the slabs that were created for this channel.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class FastChannel:
         self.context: CallContext = NO_CONTEXT
         self.pinned: object = None
         self.slabs: list[Slab] = []
-        # ``None`` once a caller has given up a call on which the host may still work.
+        # ``None`` after a caller has abandoned a call that may still be running in the host.
         self.owner: weakref.ref[ChannelPlans] | None = None
         self._streams = streams
         self._limits = limits
@@ -122,13 +122,13 @@ class FastChannel:
         self._call_number = 0
         self._eager = eager
         self._back_off = self._skip = 0
-        # Create the buffers once, so that a call allocates nothing. One thread at a time has the channel, so they
-        # need no lock.
+        # Create the buffers once, so that a call allocates nothing. They need no lock, because only one thread at a
+        # time uses the channel.
         self._in = bytearray(HEAD_BYTES)
         self.to_call = _heads(ChannelKind.CALL, ChannelKind.RESULT)
         self._to_ping = _heads(ChannelKind.PING, ChannelKind.PONG)
-        # `readinto` of a raw file reads into existing memory without a bytes object; os.readinto is new in Python
-        # 3.14. The descriptor belongs to `streams`.
+        # `readinto` of a raw file reads into existing memory without creating a bytes object; os.readinto requires
+        # Python 3.14. `streams` closes the descriptor.
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
         # On Windows only the host can end a blocking read (`MAY_BLOCK`), so callers wait in `poll` there.
@@ -143,28 +143,28 @@ class FastChannel:
 
     @property
     def call_id(self) -> int:
-        """Id by which the call under way can be cancelled."""
+        """Id by which the current call can be cancelled."""
         return call_id(self.number, self._call_number)
 
     @property
     def next_call_id(self) -> int:
-        """Id of the next call, for the thread that has the channel."""
+        """Id of the next call. Only the thread that uses the channel may read it."""
         return call_id(self.number, next_number(self._call_number))
 
     @property
     def owned(self) -> bool:
-        """Whether a caller has the channel, or can take it."""
+        """Whether a caller uses the channel, or it is idle in the pool."""
         return self.owner is not None and self.owner() is not None
 
     @property
     def abandoned(self) -> bool:
-        """Whether the host may still work on a call that was given up."""
+        """Whether an abandoned call may still be running in the host."""
         return self.busy and not self.owned
 
     @property
     def phase(self) -> str | None:
-        """Native step that the host declared for the call under way."""
-        # The host writes this record without a lock; a record of another call counts as no phase.
+        """Native step of the current call, as recorded by the host."""
+        # The host writes this record without a lock, so check that the record belongs to the current call.
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
@@ -176,7 +176,7 @@ class FastChannel:
         return self._blocked and self.busy and self.owned
 
     def wake_reader(self) -> None:
-        """Wake the caller from its read, because the host was given up. Thread-safe.
+        """Wake the caller from its read, because the host is considered dead. Thread-safe.
 
         Later data of this channel is not reliable.
         """
@@ -195,11 +195,12 @@ class FastChannel:
         Return ``None`` for the usual answer of `heads`, otherwise the head of the answer, whose tail has not been
         read.
         """
-        # The channel counts as broken until the answer has been read, so an interruption never leaves a usable
-        # channel that contains half an answer.
+        # The channel counts as broken until the answer has been read, so that no later call uses a channel that
+        # contains half an answer.
         self.broken = True
         self.sent = False
-        # A poll before the read costs a tenth of the call; `wake_reader` ends a read that gets nothing.
+        # Read without polling, which would take a tenth of the call's time; `wake_reader` ends the read if the host
+        # dies.
         self._blocked = blocked = deadline is None and self._may_block
         number = self._call_number
         self._call_number = number = number + 1 if number < LAST_NUMBER else 1
@@ -208,7 +209,7 @@ class FastChannel:
         words[NUMBER_AT] = expected_words[NUMBER_AT] = number
         words[PLAN_AT] = plan
         try:
-            # Write the head alone: `write` checks that the descriptor still belongs to this channel.
+            # Write the head separately: `write` checks that the descriptor still belongs to this channel.
             self._streams.write(out)
         except OSError:
             raise ChannelEnded from None
@@ -218,10 +219,10 @@ class FastChannel:
         if not blocked:
             self._wait(deadline)
         count = self._readinto(self._in)
-        # The usual answer is known in advance: comparing 32 bytes replaces parsing them. A write of up to PIPE_BUF
-        # (4,096 bytes on Linux) arrives in one piece; `_head` reads anything else.
+        # Compare the 32 bytes with the usual answer, which is faster than parsing them. A write of up to PIPE_BUF
+        # (4,096 bytes on Linux) arrives in one read; `_head` handles all other answers.
         if count == HEAD_BYTES and self._in == expected:
-            # Do this last: an exception before this line leaves the channel broken, so it will be closed.
+            # Reset the flags last: an exception before this line leaves the channel broken, so it will be closed.
             self.busy = self.broken = False
             return None
         if not count:
@@ -234,7 +235,7 @@ class FastChannel:
             raise desync(f"{head.kind.name} as the answer to a PING")
 
     def ask(self, header: dict[str, Any], deadline: float | None) -> None:
-        """Send a request about plans. Raise the host's errors."""
+        """Send a request to create or drop plans. Raise the host's errors."""
         chunks, size = tail_of(Frame(Kind.REQUEST, 1, header), self._limits)
         heads = _heads(ChannelKind.ASK, ChannelKind.ANSWER, size)
         answer = self.exchange(heads, 0, deadline, memoryview(b"".join(chunks)))
@@ -247,7 +248,7 @@ class FastChannel:
             raise desync(f"{answer.kind.name} as the answer to a question", frame.header.get("op", b""))
 
     def read_frame(self, head: Head, deadline: float | None) -> Frame:
-        """Read a tail that is a frame. Raise the error that an ERROR frame contains."""
+        """Read the tail of an answer, which is a frame. Raise the error that an ERROR frame contains."""
         tail = TailReader(head.tail_bytes, self._limits)
         while tail.frame is None:
             buffer = tail.buffer()
@@ -266,9 +267,9 @@ class FastChannel:
     # --- after a failed call ---
 
     def answered(self) -> bool:
-        """Return whether the answer of an abandoned call has arrived, or the channel has ended. Thread-safe."""
+        """Return whether the answer to an abandoned call has arrived, or the channel was closed. Thread-safe."""
         try:
-            return wait_readable(self._streams.read_fd, 0)  # `poll` is for one thread at a time
+            return wait_readable(self._streams.read_fd, 0)  # `poll` may be used by one thread at a time only
         except OSError:  # the channel is closed
             return True
 
@@ -284,7 +285,8 @@ class FastChannel:
             try:
                 rest = rest[writer(fd)([rest]) :]
             except BlockingIOError:
-                # A host that reads nothing blocks this write; waiting in slices notices its death and the deadline.
+                # A host that does not read blocks the write. Wait in intervals to notice the deadline or the host's
+                # death.
                 left_s = (
                     CHECK_INTERVAL_S if deadline is None else min(CHECK_INTERVAL_S, deadline - time.monotonic())
                 )
@@ -294,7 +296,7 @@ class FastChannel:
                 raise ChannelEnded from None
 
     def _head(self, deadline: float | None, filled: int) -> Head:
-        """Return the next head, skipping PHASE, which is a wake-up. `filled` bytes of it have been read already."""
+        """Return the next head. Skip PHASE heads, which only wake the reader. filled: bytes already read."""
         view = memoryview(self._in)
         while True:
             while filled < HEAD_BYTES:
@@ -306,8 +308,8 @@ class FastChannel:
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
                 raise desync(f"answer to call {head.number} on a channel, expected {self._call_number}", self._in)
-            # The bytes may be those of `wake_reader`. Then `_check` raises the failure; if it raises nothing the
-            # host is well, and its answer is read.
+            # `wake_reader` may have written these bytes. Then `_check` raises the host's failure; otherwise the
+            # host is running, and its answer is read.
             if self._woken:
                 self._check(deadline)
             if head.kind is not ChannelKind.PHASE:
@@ -327,7 +329,7 @@ class FastChannel:
             self._check(deadline)
 
     def _check(self, deadline: float | None) -> None:
-        """Handle silence: raise `ChannelTimeout` past the deadline, or the failure of the host."""
+        """Raise `ChannelTimeout` if the deadline has passed, or the error if the host has failed."""
         if deadline is not None and time.monotonic() >= deadline:
             raise ChannelTimeout
         silence = self._check_host()
@@ -335,14 +337,14 @@ class FastChannel:
             raise silence
 
     def _spin(self) -> bool:
-        """Poll for `SPIN_S`. After each failure twice as many calls skip the polling."""
+        """Poll for `SPIN_S`. After each failure, double the number of calls that skip the polling."""
         if self._skip:
             self._skip -= 1
             return False
         until = time.perf_counter() + SPIN_S
         while not self._streams.poll(0):
             if time.perf_counter() >= until:
-                # The `or 1` starts the doubling from 0.
+                # `or 1` begins the doubling when the value is 0.
                 self._back_off = min(_MAX_BACK_OFF, self._back_off * 2 or 1)
                 self._skip = self._back_off
                 return False
@@ -352,10 +354,11 @@ class FastChannel:
 
 # --- the plans of one channel, and the memory of its calls --------------------------------------------------
 
-# Plans of one channel; the host allows twice as many.
+# Maximum number of plans of one channel; the host allows twice as many.
 MAX_PLANS = 128
 
-# A channel with this many times the memory of its calls is not kept when idle, unless it is small.
+# An idle channel is closed if it has more than this many times the memory that its recent calls needed, and more
+# than `SMALL_BYTES`.
 ROOMY = 4
 SMALL_BYTES = 1024 * 1024
 
@@ -363,14 +366,14 @@ BOOL = np.dtype(np.bool_)
 
 
 class NoSharedMemory(Exception):
-    """Shared memory is not available, or insufficient: the call uses the connection."""
+    """Shared memory is not available or too small, so the call uses the connection."""
 
 
 class SlabSource(Protocol):
     """Allocates and frees the memory shared with one host process. Thread-safe."""
 
     def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
-        """Return a slab that the host has attached. Raise `NoSharedMemory`, or an error that ends the call."""
+        """Return a slab that the host has attached. Raise `NoSharedMemory`, or another error that ends the call."""
 
     def release(self, number: int) -> None:
         """Tell the host that it may detach a slab."""
@@ -383,9 +386,9 @@ class CallPlan:
     """A repeated call, prepared on both sides of a channel.
 
     Attributes:
-        number: number of the plan on the channel.
-        size: bytes of inputs and outputs without a separate place.
-        used: whether a call used it since the last check of the maintenance thread.
+        number: number of the plan, unique on its channel.
+        size: bytes of the inputs and outputs that have no place.
+        used: whether a call used the plan since the last check of the maintenance thread.
     """
 
     __slots__ = ("_inputs", "_outputs", "number", "signature", "size", "used")
@@ -421,10 +424,10 @@ class CallPlan:
             if is_bool:
                 _copy_bools(target, arrays[index])
             else:
-                target[...] = arrays[index]  # like copyto, without its dispatch: 0.3 us faster
+                target[...] = arrays[index]  # 0.3 us faster than copyto, which dispatches first
 
     def take_out(self, out: Out | None) -> list[Array]:
-        """Return the results as new arrays, or in the arrays of `out`."""
+        """Return the results as new arrays, or copied to the arrays of `out`."""
         results: list[Array] = []
         for source, is_bool in self._outputs:
             target = None if out is None else out[len(results)]
@@ -440,30 +443,30 @@ class CallPlan:
 
 
 def _copy_bools(target: Array, source: Array) -> None:
-    """Copy booleans as bytes 0 or 1: either side may use any byte for true."""
+    """Copy booleans as bytes 0 or 1: the source may contain other bytes for true."""
     np.not_equal(source.view(np.uint8), 0, out=target)
 
 
 class ChannelPlans:
-    """The plans of one channel, and the memory of its calls. The thread that has this object has the channel."""
+    """The plans of one channel, and the memory of its calls. A thread with this object may use the channel."""
 
     def __init__(self, channel: FastChannel, slabs: SlabSource) -> None:
         self.channel = channel
         channel.owner = weakref.ref(self)
         self._slabs = slabs
-        # By `CallKey.key`.
+        # Plans by `CallKey.key`.
         self.plans: dict[tuple[Any, ...], CallPlan] = {}
         self._numbers = itertools.count(1)
         self._request: Slab | None = None
         self._reply: Slab | None = None
 
     def make(self, session: int, key: CallKey, signature: CallSignature, deadline: float | None) -> CallPlan:
-        """Create a plan in the host. Raise the host's errors, and `NoSharedMemory`."""
+        """Create a plan in the host. Raise the host's errors, or `NoSharedMemory`."""
         places = key.outputs or (None,) * len(signature.outputs)
         in_at, in_size = _layout(signature.inputs, key.inputs)
         out_at, out_size = _layout(signature.outputs, places)
-        # Drop all plans at once: they contain offsets in the replaced memory, and recording the last use of each
-        # plan would slow down every call.
+        # Drop all plans at once, because they contain offsets in the memory to be replaced. Dropping only the
+        # oldest plans would require recording each use, which would slow down every call.
         pairs = (self._request, in_size), (self._reply, out_size)
         too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
         if len(self.plans) >= MAX_PLANS or too_small:
@@ -490,7 +493,7 @@ class ChannelPlans:
                     views[side].append(None)
                     place = block.place
                 header[side].append([tensor.name, int(tensor.element), list(tensor.shape), *place])
-        # Add the plan only after the host has accepted it. If an interrupt comes in between, the plan's number is
+        # Add the plan only after the host has accepted it. If an interrupt occurs in between, the plan's number is
         # not used again, and the host drops the plan with the channel.
         self.channel.ask(header, deadline)
         plan = CallPlan(header["plan"], signature, views["inputs"], views["outputs"], in_size + out_size)
@@ -498,7 +501,7 @@ class ChannelPlans:
         return plan
 
     def outgrown(self) -> bool:
-        """Return whether the calls since the last check needed much less memory than the channel has."""
+        """Return whether the channel has much more memory than the calls since the last check needed."""
         there = sum(slab.size for slab in (self._request, self._reply) if slab is not None)
         needed = max([plan.size for plan in self.plans.values() if plan.used], default=0)
         for plan in self.plans.values():
@@ -520,7 +523,7 @@ class ChannelPlans:
         if not wanted or (old is not None and old.size >= wanted):
             return old
         slab = self._slabs.new_slab(wanted, deadline, host_writes=host_writes)
-        # Record the slab before the old one is released: after an exception here, closing the channel frees both.
+        # Record the new slab before releasing the old one: after an exception, closing the channel frees both.
         self.channel.slabs.append(slab)
         if old is not None:
             self._slabs.release(old.number)

@@ -1,16 +1,16 @@
-"""The fast channels of one host process: opened when a call finds none free, closed when unused for a while.
+"""The fast channels of one host process. A call opens a channel if none is idle; unused channels are closed later.
 
-The most recently used channel is used first, so a single caller always has the same one, and channels of a past
-burst are recognised as idle. Without channels or shared memory `Sharing` contains the reason, and calls use the
-connection.
+The most recently used channel is used first, so a single caller always gets the same channel, and the additional
+channels of past concurrent calls stay unused and are closed. Without channels or shared memory, `Sharing` contains
+the reason, and calls use the connection.
 
-A channel has an owner as long as something refers to its `ChannelPlans`: the deque of idle ones, or a running call.
-A caller that gives up a running call drops its channel, and so does an exception of a signal handler between two
-lines. `reap` closes a channel without an owner, once the host does not use its memory any more.
+A channel has an owner as long as its `ChannelPlans` is referenced: by the deque of idle channels, or by a running
+call. A caller that abandons a running call drops its channel, and an exception of a signal handler may do so, too.
+`reap` closes a channel without an owner once the host no longer uses its memory.
 
-Thread-safe. Taking and returning a channel are single operations on a deque; everything rare happens under a lock.
-A maintenance thread serves idle channels, callers without an answer, and channels without an owner. It runs while
-there are channels, and does not keep the pool alive.
+Thread-safe. Taking and returning a channel are single operations on a deque; rare operations take a lock. A
+maintenance thread closes unused channels and channels without an owner, and checks the host for waiting callers.
+The thread runs while there are channels, and does not keep the pool alive.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from qnnbridge._transport.channel import Channel
 
 
-# A channel unused for this many intervals of `channel.CHECK_INTERVAL_S` is closed and its memory freed.
+# A channel that is unused for this many intervals of `channel.CHECK_INTERVAL_S` is closed, and its memory is freed.
 TRIM_CHECKS = 2
 
 # Interval of checks for answers of abandoned calls. Until such an answer is read, the host and the NPU may be
@@ -48,8 +48,8 @@ LATE_INTERVAL_S = 0.1
 
 
 def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
-    """Run the maintenance thread. `wake` is set when the pool is closed, and when a call is abandoned."""
-    # The thread's state between two rounds; it must not keep the pool or a channel alive.
+    """Main function of the maintenance thread. `wake` is set when the pool is closed or a call is abandoned."""
+    # State between two iterations. It must not refer to the pool or a channel, so that these can be freed.
     under_way: dict[int, int] = {}
     seen: dict[int, int] = {}
     checks = 0
@@ -58,8 +58,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     while True:
         left_s = next_check - time.monotonic()
         wake.wait(min(left_s, LATE_INTERVAL_S) if late else left_s)
-        # Refer to the pool for one round only, and not during the wait: a pool without other references ends, and
-        # so does its thread.
+        # Do not refer to the pool during the wait, so that an unused pool is freed, which ends this thread.
         pool = reference()
         if pool is None or pool.closed:
             return
@@ -67,23 +66,22 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         if time.monotonic() >= next_check:
             next_check = time.monotonic() + fast_channel.CHECK_INTERVAL_S
             pool.check_blocked(under_way)
-            # A channel is trimmed if it was unused for a whole interval between two trims, so after 10 to 20
-            # seconds.
+            # A channel is closed if it was unused for a whole interval between two trims (after 10 to 20 s).
             checks += 1
             if checks % TRIM_CHECKS == 0 and not pool.trim(seen):
                 return
         del pool
 
 
-# Limit of the channels with an owner. The host's own limit applies to all channels.
+# Maximum number of channels with an owner. The host's limit includes channels without an owner.
 MAX_OPEN_CHANNELS = 32
 
-# Time until the next attempt after a channel could not be opened, or memory was not available.
+# Seconds until the next attempt after a channel could not be opened or memory was not available.
 RETRY_S = 1.0
 
 
 class ChannelPool:
-    """Opens, lends and closes the fast channels of one host process. Also the `SlabSource` of the plans."""
+    """Opens, lends and closes the fast channels of one host process. Implements `SlabSource` for the plans."""
 
     def __init__(
         self, connection: Channel, sharing: Sharing, check_host: Callable[[], ChannelFailed | None]
@@ -95,16 +93,15 @@ class ChannelPool:
         # A forked child has the same descriptors as its parent. It must neither write to them nor take a channel.
         self._forks = fds.forks
         self._lock = RLock()
-        # Lock for attaching memory that several callers may want to attach, which may take long. A re-entrant
-        # lock stores its owner, so Ctrl+C between taking the lock and entering the block cannot leave it
-        # locked.
+        # Lock for attaching memory, which may take long, and which several callers may need at once. A re-entrant
+        # lock stores its owner, so Ctrl+C between taking the lock and entering the block cannot leave it locked.
         self._attaching = RLock()
-        # Idle channels; the most recently used one is the last.
+        # Idle channels, with the most recently used channel at the end.
         self.idle: collections.deque[ChannelPlans] = collections.deque()
-        # All channels by number. The requests' table is the same: a busy channel is an open request.
+        # All channels by number. The table of open requests shares the dict: a busy channel is an open request.
         self._all: dict[int, FastChannel] = {}
         self._channel_numbers = itertools.count(1)
-        # Slabs of arrays by number. False while the host may have attached the slab but has not replied.
+        # Whether the host has attached a slab of arrays, by number. False: requested, but not answered yet.
         self._attached: dict[int, bool] = {}
         self._next_try = 0.0
         self._phases: Slab | None = None
@@ -129,7 +126,7 @@ class ChannelPool:
             return None
 
     def ping(self, deadline: float | None) -> bool:
-        """Request a sign of life from the host. Return False if no channel is idle, or the channel has ended."""
+        """Wait until the host answers a PING. Return False if no channel is idle, or the channel was closed."""
         plans = self.take_idle()
         if plans is None:
             return False
@@ -151,14 +148,14 @@ class ChannelPool:
     def give_back(self, plans: ChannelPlans) -> None:
         """Return a channel after a call, successful or not.
 
-        If the host may still work on the call, the channel is given up: it stays an open request, and the memory
-        that the host may write to stays reserved, until `reap`.
+        If the call may still be running in the host, the channel loses its owner: it stays an open request, and the
+        memory that the host may write to stays reserved, until `reap` closes the channel.
         """
         channel = plans.channel
         if not channel.broken:
             channel.pinned = None
             self.idle.append(plans)
-            # Check this afterwards: `close` empties the deque, perhaps just before the line above.
+            # Check this after appending, because `close` may have emptied the deque just before.
             if self.closed:
                 self._close_idle()
         elif channel.busy and not self.closed:
@@ -168,7 +165,7 @@ class ChannelPool:
                 self.reap()
         else:
             self._retire(channel)
-        # If the host accepts no more concurrent calls, callers wait for a free channel.
+        # Wake a caller that waits for a free channel, because the host accepts no more concurrent calls.
         if self._requests.idle_wanted:
             self._requests.channel_is_free()
 
@@ -179,15 +176,14 @@ class ChannelPool:
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels without an owner: of calls that were given up, once their answers have arrived, and
-        those that an exception dropped."""
+        """Close the channels without an owner; those of abandoned calls once their answers have arrived."""
         with self._lock:
             for channel in list(self._all.values()):
                 if not channel.owned and (self.closed or not channel.busy or channel.answered()):
                     self._retire(channel)
 
     def close(self) -> None:
-        """Close all channels, because the host is gone. A running caller closes its own channel."""
+        """Close all channels, because the host has ended. Callers close the channels they are using."""
         self.closed = True
         self._wake.wake()
         self._close_idle()
@@ -196,7 +192,7 @@ class ChannelPool:
     # --- opening and closing ---
 
     def open(self, deadline: float | None) -> ChannelPlans | None:
-        """Open a channel for the calling thread; return ``None`` if that is impossible now.
+        """Open a channel for the calling thread; return ``None`` if no channel can be opened now.
 
         Raises:
             CallTimedOut, ChannelFailed: errors that end a call on the connection.
@@ -205,18 +201,19 @@ class ChannelPool:
         agreement = self._connection.agreement
         if self._forks != fds.forks or sharing.why_not is not None or self.closed or agreement is None:
             return None
-        # After a failure calls use the connection for a second, instead of failing to open a channel each time.
+        # After a failure, calls use the connection for `RETRY_S`, instead of trying to open a channel each time.
         if time.monotonic() < self._next_try:
             return None
-        # HELLO decides this. A Windows host under Wine and a Linux application share neither pipes nor memory.
+        # The host's HELLO reports whether it can share pipes and memory. A Windows host under Wine and a Linux
+        # application cannot.
         if not agreement.features >= {"fast1", "shm1"}:
-            sharing.why_not = "the host has none, or belongs to another system"
+            sharing.why_not = "the host does not support it, or runs on another system"
             return None
         self.reap()
         try:
             return self._open(deadline)
         except (BridgeError, OSError) as error:
-            # Use the connection for `RETRY_S`: the cause may be temporary, such as a lack of descriptors.
+            # Try again after `RETRY_S`: the cause may be temporary, such as a lack of descriptors.
             sharing.last_error, self._next_try = str(error), time.monotonic() + RETRY_S
             return None
 
@@ -247,23 +244,22 @@ class ChannelPool:
             read, write = streams.share_handles(self._connection.peer.pid)
             header = {"op": "channel.open", "channel": number, "slot": channel.slot, "phases": phases.number}
             self._give(header, {"read": read, "write": write}, deadline)
-            # Closes this side's copies of the host's ends: otherwise the end of the host would never show as end of
-            # file.
+            # Close our copies of the host's ends. Otherwise reads would not return end of file when the host ends.
             streams.opened()
         except BaseException:
             self._retire(channel)
             raise
         with self._lock:
             if not self._maintained:
-                # Set the flag after the start: an interrupt in between causes a second thread, which does no harm.
+                # Set the flag after the start: an interrupt in between leads to a second thread, which is harmless.
                 start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
                 self._maintained = True
         return plans
 
     def _retire(self, channel: FastChannel) -> None:
-        """Close a channel that neither a caller nor the host uses."""
+        """Close a channel that neither a caller nor the host uses, and release its memory."""
         channel.busy = False
-        # `pop` with a default: an interrupted `_retire` may be repeated, and each step can be done twice.
+        # An interrupted `_retire` may be repeated, so each step must be allowed to run twice: `pop` has a default.
         self._all.pop(channel.number, None)
         channel.close()
         channel.pinned = None
@@ -279,14 +275,14 @@ class ChannelPool:
             self._retire(plans.channel)
 
     def check_blocked(self, under_way: dict[int, int]) -> None:
-        """Check, for callers in a blocking read, whether the host can answer at all.
+        """Check whether the host can still answer, on behalf of callers in a blocking read.
 
-        `under_way`: the waiting calls at the last check, by channel.
+        under_way: number of the waiting call at the last check, by channel number. Updated here.
         """
         # Iterate over a copy, because other threads open and close channels meanwhile.
         blocked = [channel for channel in list(self._all.values()) if channel.blocked]
-        # A call that is found at two checks has waited for at least `CHECK_INTERVAL_S`. Only then check the host,
-        # because a check takes time.
+        # Checking the host takes time, so do it only if a call was waiting at the last check already,
+        # `CHECK_INTERVAL_S` ago.
         stuck = any(under_way.get(channel.number) == channel.calls for channel in blocked)
         under_way.clear()
         under_way.update((channel.number, channel.calls) for channel in blocked)
@@ -295,17 +291,17 @@ class ChannelPool:
                 channel.wake_reader()
 
     def trim(self, seen: dict[int, int]) -> bool:
-        """Close channels that were unused since the last check, or are much too large for their calls.
+        """Close channels that were unused since the last check, or that are much too large for their calls.
 
         Args:
-            seen: channel -> number of its last call at the last check.
+            seen: number of the last call at the last check, by channel number. Updated here.
 
         Returns:
-            False if nothing remains to be maintained.
+            False if nothing is left to maintain.
         """
         self.take_in()
-        # Take from the left, the least recently used end, and append on the right: one turn keeps the order. A
-        # caller may take a channel meanwhile, so the deque may be empty.
+        # Take each channel from the left (the least recently used) and append it on the right, which keeps the
+        # order. The deque may become empty, because callers may take channels meanwhile.
         for _ in range(len(self.idle)):
             try:
                 plans = self.idle.popleft()
@@ -321,8 +317,8 @@ class ChannelPool:
         seen.clear()
         seen.update((number, channel.calls) for number, channel in list(self._all.items()))
         with self._lock:
-            # Under the lock, like the start of the thread: either this thread sees a new channel, or its opener
-            # sees that there is no thread.
+            # `_open` starts the thread under the same lock: either this thread sees a new channel, or `_open` sees
+            # that the thread has ended.
             if not self._all and not self._attached and not self._connection.one_way:
                 self._maintained = False
                 return False
@@ -344,7 +340,7 @@ class ChannelPool:
         return slab
 
     def _attach_new(self, slab: Slab, deadline: float | None) -> None:
-        """Attach a slab that no later host will attach. Raise `NoSharedMemory`."""
+        """Attach a slab that only this host will use. Raise `NoSharedMemory` on failure."""
         try:
             self._attach(slab, deadline)
         except BaseException as error:
@@ -353,7 +349,7 @@ class ChannelPool:
                 raise
             self._sharing.last_error = str(error)
             raise NoSharedMemory from None
-        # The descriptor is not needed any more: only the application's arrays are attached by the next host.
+        # Close the descriptor, which only a later host would need.
         slab.close()
         self._sharing.last_error = None
 
@@ -365,7 +361,7 @@ class ChannelPool:
             self._connection.one_way.add({"op": "slab.release", "slab": number})
 
     def forget(self, number: int) -> None:
-        """Forget a slab of arrays that is gone, and that the host may never have attached."""
+        """Release a slab of arrays that was freed, if the host may have attached it."""
         if number in self._attached:
             self.release(number)
 
@@ -378,9 +374,10 @@ class ChannelPool:
                 return
             try:
                 if slab.number in self._attached:
-                    # The host refuses to attach a slab twice, and does not attach one that was released since.
+                    # The host may have executed an earlier request, and it refuses to attach a slab twice.
+                    # Releasing the slab first also cancels a request that is still under way.
                     self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
-                # False from before the request until after its answer, because an exception may come at any place.
+                # Set False before the request: an exception may occur before its answer is recorded.
                 self._attached[slab.number] = False
                 self._attach(slab, deadline)
                 self._attached[slab.number] = True
@@ -388,7 +385,7 @@ class ChannelPool:
                 self._sharing.last_error = str(error)
                 raise NoSharedMemory from None
 
-        # If two callers attach one slab at once, the host refuses the second attempt.
+        # Let one caller at a time attach a slab: the host would refuse the second attempt.
         self._one_at_a_time(attach, deadline)
 
     def _one_at_a_time(self, work: Callable[[], None], deadline: float | None) -> None:
@@ -403,14 +400,15 @@ class ChannelPool:
         self._give(header, {"where": share_handle}, deadline)
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
-        """Send a request with share handles. The host that receives it owns the handles, whatever it answers."""
+        """Send a request with share handles, which a host that receives it owns, even if it answers with an
+        error."""
         sent: list[int] = []
         try:
-            # On Windows a share handle is a handle inside the host's process: if the request never arrives, the
-            # host does not know the handle, so it is closed from here.
+            # On Windows a share handle is a handle in the host process. If the request never arrives, the host
+            # cannot close the handle, so it is closed from here.
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (CallTimedOut, ChannelRetired, BridgeError) as error:
-            # A partly written request arrives with the next frame.
+            # The next frame completes a partly written request, so the host still receives it.
             if not sent and not (isinstance(error, CallTimedOut) and error.state == "still-running"):
                 for share_handle in share_handles.values():
                     reclaim(share_handle, self._connection.peer.pid)

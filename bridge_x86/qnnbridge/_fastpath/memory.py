@@ -1,11 +1,12 @@
-"""Shared memory: slabs of a few sizes, and the application's arrays in them.
+"""Shared memory: slabs (allocations of a few sizes), and the application's arrays in them.
 
-One side writes a slab. Frames on a channel hand it over; it contains no lock and no flag.
+Only one of the two processes writes to a slab at a time. Messages on a channel tell the other process when it may
+use the slab, so a slab contains no lock and no flag.
 
 An array of the application (`SharedArrays.empty`) is in a block of a slab. The block is the base of the array and
-of all its views, and its memory is free again when the block is gone: this needs neither counters nor finalizers.
-The arrays outlive hosts: a new host attaches the same memory. Each array belongs to the `SharedArrays` of one
-`Host`; arrays of another host are copied like ordinary ones. Thread-safe.
+of all its views, so its memory can be reused when Python has freed the block object, without counters or
+finalizers. The arrays outlive hosts: a new host attaches the same memory. Each array belongs to the `SharedArrays`
+of one `Host`; arrays of another host are copied like ordinary ones. Thread-safe.
 """
 
 from __future__ import annotations
@@ -32,19 +33,20 @@ SMALLEST_SLAB_BYTES = 64 * 1024
 # Size of the smallest block.
 BLOCK_BYTES = 4096
 
-# Arrays up to this size share slabs, which saves descriptors. One slab of 1 MiB holds four of the largest and 256
-# of the smallest pooled arrays.
+# Arrays up to this size share slabs, which saves descriptors. A slab of 1 MiB has space for 4 of the largest or 256
+# of the smallest of these arrays.
 POOLED_BYTES = 256 * 1024
 POOL_SLAB_BYTES = 1024 * 1024
 
-# From this size on, results get a separate block, which the host fills; smaller ones are copied faster.
+# From this size on, the host writes results directly to a shared array. Copying is faster for smaller results.
 SHARED_BYTES = 64 * 1024
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def slab_size(wanted: int) -> int:
-    """Return the size class: powers of two and the steps halfway between, so at most a third is wasted."""
+    """Return the size of a slab for `wanted` bytes: a power of two, or halfway to the next (a third is wasted at
+    most)."""
     size = SMALLEST_SLAB_BYTES
     while size < wanted:
         if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
@@ -54,13 +56,13 @@ def slab_size(wanted: int) -> int:
 
 
 class Slab:
-    """A piece of shared memory.
+    """An allocation of shared memory.
 
     Attributes:
-        number: number by which the host refers to it.
-        data: its bytes.
-        host_writes: whether the slab is for outputs. `data` is then read-only here, unless the application may
-            write, too (`writable`).
+        number: number by which the host refers to the slab.
+        data: contents of the slab.
+        host_writes: whether the host writes to the slab (for outputs). Then `data` is read-only in this process,
+            except with `writable`.
     """
 
     __slots__ = ("__weakref__", "_reservation", "data", "host_writes", "memory", "number", "size")
@@ -68,14 +70,13 @@ class Slab:
     def __init__(
         self, size: int, reservation: MemoryReservation | None, *, host_writes: bool, writable: bool = False
     ) -> None:
-        """Allocate the memory. `reservation`: its share of a budget. Raise `OSError`."""
+        """Allocate the memory. Raise `OSError` on failure. reservation: reserves the memory in a budget."""
         self.number = next(slab_numbers)
         self.size = size
         self.host_writes = host_writes
         # Object that creates share handles; it does not keep the memory mapped.
         self.memory = SharedMemory(size, writable=writable or not host_writes)
-        # The mapping now belongs to this array: numpy keeps the view alive, and the last array in the slab unmaps
-        # it.
+        # This array owns the mapping: numpy keeps the view alive until the last array in the slab is freed.
         self.data = np.frombuffer(self.memory.take_view(), np.uint8)
         self._reservation = reservation
 
@@ -87,12 +88,12 @@ class Slab:
         return array
 
     def close(self) -> None:
-        """Close the descriptor: no other process will attach the memory. Arrays in it stay valid."""
+        """Close the descriptor, so that no other process can attach the memory. Existing arrays stay valid."""
         self.memory.close()
 
 
 class SlabOfArrays(Protocol):
-    """The part of `Slab` that its blocks use. The daemon has another implementation, for its clients' memory."""
+    """Interface of `Slab` that blocks use. The daemon implements it for the memory of its clients."""
 
     number: int
     size: int
@@ -102,10 +103,10 @@ class SlabOfArrays(Protocol):
 
 
 class SharedBlock:
-    """The base of a shared array and all its views.
+    """Object that is the `base` of a shared array and of all its views.
 
     Attributes:
-        place: slab number and offset, part of the key of plans.
+        place: slab number and offset, which are part of the key of plans.
         nbytes: size of the array.
     """
 
@@ -118,7 +119,7 @@ class SharedBlock:
         # Slab numbers are never reused in a process, so an old place never refers to new memory.
         self.place = (slab.number, offset)
         self.nbytes = 0
-        # numpy's protocol for memory of another object: `np.asarray(self)` makes an array whose base is this block.
+        # Part of numpy's array interface: `np.asarray(self)` returns an array whose base is this block.
         self.__array_interface__: dict[str, Any] = {}
 
     def make_array(self, view: Array, *, read_only: bool = False) -> Array:
@@ -131,28 +132,29 @@ class SharedBlock:
 
 
 def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
-    """Return the block whose bytes the array has completely and in order; ``None`` for parts and other layouts.
+    """Return the block if the array consists of all its bytes in order; ``None`` for parts and other layouts.
 
-    An application can set type, shape and strides of an array. The caller compares type and shape.
+    An application may have changed type and shape of the array, so the caller must compare these.
     """
     block: Any = array.base
     if block.__class__ is np.ndarray:
-        # numpy keeps chains of bases short: a view of a view has the same base as the view.
+        # numpy shortens chains of views: a view of a view has the same base as the first view.
         block = block.base  # `array` is a view of a view of the block
     if block.__class__ is not SharedBlock or block.owner is not owner:
         return None
-    # A contiguous array with as many bytes as the block has all of them.
+    # A contiguous array with as many bytes as the block consists of all its bytes.
     return block if array.nbytes == block.nbytes and array.flags.c_contiguous else None
 
 
 class SharedArrays:
-    """Allocates the arrays. It keeps no slab of a single array, so those are unmapped with their array."""
+    """Allocator of shared arrays. It does not refer to a slab with a single array, which is unmapped with the
+    array."""
 
     def __init__(self, sharing: Sharing, on_dropped: Callable[[int], None]) -> None:
-        """Initialize. `on_dropped` is called with the number of a freed slab, so that the host detaches it."""
+        """Initialize. on_dropped: function that makes the host detach the freed slab with this number."""
         self._budget = sharing.array_memory
         self._lock = Lock()
-        # Slabs with weak references to their blocks, by the side that writes them and the size of the blocks.
+        # Slabs with weak references to their blocks, by `host_writes` and the size of the blocks.
         self._pools: dict[tuple[bool, int], list[tuple[Slab, list[weakref.ref[SharedBlock] | None]]]] = {}
         # All slabs that the host may have attached.
         self._slabs: dict[int, weakref.ref[Slab]] = {}
@@ -171,14 +173,15 @@ class SharedArrays:
         reusable: bool = False,
         read_only: bool = False,
     ) -> Array:
-        """Return an uninitialised array. Raise `OSError` without sufficient shared memory.
+        """Return an uninitialised array. Raise `OSError` if shared memory is not sufficient.
 
-        `reusable`: keep the memory for a while after the array is dropped. For results, which come and go with
-        every call: a new slab costs page faults and a message to the host.
+        reusable: keep the memory for a while after the array is freed. Used for results, which every call
+        allocates: a new slab causes page faults and a message to the host.
         """
         size = math.prod(shape) * dtype.itemsize
         block_size = BLOCK_BYTES
-        # Powers of two, at least a page: blocks of a pool have the same size, and no two arrays share a page.
+        # Use powers of two of at least a page, so that blocks of a pool have one size and arrays do not share
+        # pages.
         while block_size < size:
             block_size *= 2
         with self._lock:
@@ -197,8 +200,8 @@ class SharedArrays:
             self._collect()
 
     def close(self) -> None:
-        """Close the descriptors, because the `Host` is closed: no process will attach the memory any more. Arrays
-        stay valid."""
+        """Close the descriptors, because no process will attach the memory of a closed `Host`. Arrays stay
+        valid."""
         with self._lock:
             self._pools.clear()
             for reference in list(self._slabs.values()):
@@ -207,7 +210,7 @@ class SharedArrays:
                     slab.close()
 
     def leave_to_parent(self) -> None:
-        """Keep the arrays in a forked child, without sharing them with the parent."""
+        """In a forked child, stop sharing the memory with the parent. The child keeps a copy of the arrays."""
         if sys.platform != "win32":
             from qnnbridge_os.sharing import unshare
 
@@ -216,11 +219,11 @@ class SharedArrays:
                 if slab is not None:
                     unshare(slab.data.__array_interface__["data"][0], slab.size)
 
-    # --- under the lock ---
+    # --- methods that are called under the lock ---
 
     def _pooled(self, size: int, slab_bytes: int, host_writes: bool) -> tuple[SharedBlock, Slab]:
         pool = self._pools.setdefault((host_writes, size), [])
-        # First fit. A dead weak reference marks a free block, so nothing has to be called when an array is gone.
+        # Take the first free block. A dead weak reference marks a free block, so freeing an array needs no call.
         for slab, lives in pool:
             for index, life in enumerate(lives):
                 if life is None or life() is None:
@@ -229,12 +232,12 @@ class SharedArrays:
                     return block, slab
         slab = self._new_slab(slab_bytes, host_writes)
         block = SharedBlock(self, slab, 0)
-        # The block is entered in the same statement that adds the pool's entry: an exception before it drops both.
+        # Add slab and block in one statement, so that an exception before it frees both.
         pool.append((slab, [weakref.ref(block), *[None] * (slab_bytes // size - 1)]))
         return block, slab
 
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
-        # Slabs do not use a finalizer, which could run between any two lines, so dead ones are searched for.
+        # Search for freed slabs here, because a finalizer of a slab could run between any two lines.
         self._forget_the_dead()
         reservation = self._budget.take(size)
         if reservation is None:
@@ -259,7 +262,7 @@ class SharedArrays:
 
 
 class ArraySource(Protocol):
-    """The part of `Host` that `empty` uses."""
+    """Interface of `Host` that `empty` uses."""
 
     sharing: Sharing
 
@@ -270,27 +273,26 @@ class ArraySource(Protocol):
 def empty(
     host: ArraySource, name: str, shape: Sequence[int] | None, nodes: Iterable[Node], *, host_writes: bool
 ) -> Array:
-    """Return an array in shared memory for this input or output, or an ordinary array if memory cannot be
-    shared."""
+    """Return an array in shared memory for an input or output; an ordinary array if memory cannot be shared."""
     role: Role = "output" if host_writes else "input"
     rules = {node.name: rule_of(node, role=role) for node in nodes}
     rule = rules.get(name)
     if rule is None:
         raise InvalidArgument(
             f"{name!r} is not an {role} of the model.",
-            fix=f"There are {', '.join(rules)}.{suggest(str(name), rules)}",
+            fix=f"Use one of {', '.join(rules)}.{suggest(str(name), rules)}",
         )
     if rule.dtype is None:
         raise errors.NotImplemented(
-            f"An array for {name!r} cannot be made: it is {rule.declared}.",
-            cause="Only dense tensors of numpy's types can lie in shared memory.",
-            fix="Feed an ordinary value.",
+            f"Cannot create an array for {name!r}, which is {rule.declared}.",
+            cause="Only dense tensors of numpy's data types can be in shared memory.",
+            fix="Pass an ordinary value to run().",
         )
     if shape is None:
         shape = rule.exact
     if shape is None:
         raise InvalidArgument(
-            f"The model does not fix the shape of {name!r}.", fix=f"Give one: empty_{role}({name!r}, shape)."
+            f"The model does not fix the shape of {name!r}.", fix=f"Pass a shape: empty_{role}({name!r}, shape)."
         )
     if isinstance(shape, int):
         shape = (shape,)
@@ -309,7 +311,7 @@ def allocate(
     reusable: bool = False,
     read_only: bool = False,
 ) -> Array | None:
-    """Return `SharedArrays.empty` of the host; ``None`` if memory cannot be shared, or not that much now."""
+    """Return a new shared array of the host; ``None`` if memory cannot be shared, or too little is left."""
     # A tensor without elements needs no memory.
     if host.sharing.why_not is not None or not all(shape):
         return None

@@ -4,19 +4,19 @@ Overview. The host's interpreter comes from a setting (argument, environment var
 result is a command line and an environment for `HostProcess`. A setting that cannot be used raises an error with
 the reason. A setting is never ignored, because a host with another interpreter would have other packages and so
 other results. If there is no setting, installed interpreters are searched. The search reads files and import specs,
-because packages of another machine type cannot be imported, and starting each candidate would take seconds.
+because packages for another machine type cannot be imported, and starting each interpreter would take seconds.
 
 The host inherits the application's environment without the parts that would change its Python (PYTHON*, a virtual
-environment, the libraries of a frozen application). It starts isolated (``-I``), so neither the current folder nor
-user packages can replace its modules.
+environment, the libraries of a frozen application). Python runs isolated (``-I``), so neither the current folder
+nor user packages can replace its modules.
 
 One thread reads the host's stderr from its first byte on, because a full pipe would stop the host. The collector
-keeps a bounded part: the beginning, the end, and the text of open requests between their marker lines. `_diagnosis`
-reads it after a failure. Invariants: reading never blocks a call, and the memory is limited for any amount of
-output.
+keeps a limited part of the output: the beginning, the end, and the output of open requests between their marker
+lines. `_diagnosis` reads it after a failure. Invariants: reading never blocks a call, and the memory is limited for
+any amount of output.
 
-`HostNotFound` is the only error of the search. `_host`, `_supervision` and the tools call the package. It imports
-the protocol and `qnnbridge_os`.
+`HostNotFound` is the only error of the search. `_host`, `_supervision` and the tools use this package, which
+imports the protocol and `qnnbridge_os`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _LIBRARY_PATHS = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LIBPATH")
 # Variables for every host. `Host(env=...)` overrides them, but the application's environment does not, because its
 # values are meant for the application.
 HOST_DEFAULTS = {
-    # By default numpy's library starts a thread per core, which doubles the start time under load.
+    # By default numpy's BLAS library starts a thread per core, which doubles the start time under load.
     "OPENBLAS_NUM_THREADS": "1",
     "ORT_DISABLE_TELEMETRY": "1",
 }
@@ -75,8 +75,7 @@ def host_command(python: str, *arguments: str) -> list[str]:
     an interpreter in an emulator or a wrapper cannot always be started.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
-    # The system may reuse a process id. `name_of` adds data that identifies this process, so that the host watches
-    # only this process.
+    # `name_of` identifies this process, so that the host watches no other process with a reused id.
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
@@ -136,12 +135,12 @@ def configuration_file(environ: Mapping[str, str] | None = None) -> Path:
     try:
         return Path(platformdirs.user_config_dir("qnnbridge", appauthor=False)) / "config.toml"
     except RuntimeError:
-        # Without a home folder there is no configuration file: return a path that cannot exist.
+        # The home folder is unknown, so there is no configuration file: return a path that cannot exist.
         return Path(os.devnull, "qnnbridge", "config.toml")
 
 
 def configured_host(file: Path, *, must_exist: bool = False) -> str | None:
-    """Return the host's interpreter from the configuration file. A relative path starts at the file's folder.
+    """Return the host's interpreter from the configuration file. A relative path is relative to the file's folder.
 
     Returns:
         ``None`` if there is no file, or the file has no such entry.
@@ -178,8 +177,7 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
 
 
 def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
-    """Return a warning if this application's environment variables request a QNN other than the daemon's; ''
-    otherwise.
+    """Return a warning if environment variables request another QNN than the daemon uses; '' otherwise.
 
     Args:
         get_source: function that returns the daemon's `HostInfo.qnn_source`; called only if such variables are set.
@@ -219,12 +217,12 @@ def _text_in_host(file: Path, name: str, must_exist: bool = False) -> str | None
     host = settings.get("host", {})
     if not isinstance(host, dict):
         raise _refused_file(
-            file, "its entry 'host' is not a table", 'Write [host] on one line and python = "..." below.'
+            file, "its entry 'host' is not a table", 'Write [host] on one line and python = "..." on the next line.'
         )
     text = host.get(name)
     if text is None or isinstance(text, str):
         return text
-    raise _refused_file(file, f"its entry {name!r} in [host] is not a text", f'Write {name} = "...".')
+    raise _refused_file(file, f"its entry {name!r} in [host] is not a string", f'Write {name} = "...".')
 
 
 def _read(file: Path, must_exist: bool) -> dict[str, Any]:
@@ -242,8 +240,8 @@ def _read(file: Path, must_exist: bool) -> dict[str, Any]:
             raise _refused_file(file, "it does not exist", f"Create it, or unset {CONFIG_VARIABLE}.") from None
         return {}
     except OSError as error:
-        # In services and containers the home folder may be a file, or belong to another user: then there is no
-        # configuration file. An existing file that cannot be read is an error.
+        # In services and containers the home folder may be a file or belong to another user. Then there is no
+        # configuration file, but an existing file that cannot be read is an error.
         if not must_exist and not os.path.lexists(file):
             return {}
         raise _refused_file(file, f"it cannot be read ({error.strerror})", None) from error
@@ -270,8 +268,7 @@ _APP_ALIAS_TAG = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HostInterpreter:
-    """The interpreter of a host. `machine` is its machine type ("ARM64", "x86_64" ...); ``None`` if `path` is a
-    script."""
+    """The interpreter of a host. machine: machine type ("ARM64", "x86_64" ...); ``None`` if `path` is a script."""
 
     path: str
     source: Source
@@ -308,8 +305,8 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
         f"environment variable {VARIABLE}: not set",
         f"configuration file {file}: {'has no [host] python' if os.path.lexists(file) else 'does not exist'}",
     ]
-    # Search the registry before checking the running interpreter: an emulated x64 Python with all packages would
-    # compute in QNN's simulator.
+    # Search the registry before checking the running interpreter, because an emulated x64 Python with all packages
+    # would compute in QNN's simulator.
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
@@ -375,7 +372,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         )
 
     if path is None:
-        raise refuse("there is no program of that name on the PATH" if text else "that is empty")
+        raise refuse("the PATH contains no program of that name" if text else "that is empty")
     if _is_store_alias(path):
         raise refuse(
             "that is an alias of the Microsoft Store, not an interpreter",
@@ -389,8 +386,8 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         machine = interpreter_machine(path)
     except OSError as error:
         raise refuse(f"that file cannot be read ({error.strerror})") from error
-    # Read the machine type from the file's header before the interpreter is started. An interpreter of the wrong
-    # type would fail much later, or compute without the NPU.
+    # Check the machine type in the file's header before starting the interpreter: a wrong interpreter would fail
+    # much later, or compute without the NPU.
     problem = surroundings.why_not_machine(machine)
     if problem is not None:
         raise refuse(problem, _how_to_install(surroundings) if surroundings.is_windows else None)
@@ -425,11 +422,10 @@ def _is_store_alias(path: str) -> bool:
     return status.st_size == 0 and "windowsapps" in (part.lower() for part in Path(path).parts)
 
 
-# --- machine types, and the installed Pythons that have the host's packages ----------------------------------
-#
-# On Windows on ARM, where x64 and x86 programs are emulated, neither `platform.machine()` nor the environment
-# variables are reliable: their value depends on the version of Python. Values of machine types here: "ARM64",
-# "x64", "x86", "ARM64EC" on Windows; "aarch64", "x86_64" ... on Linux.
+# --- machine types, and the installed Pythons that have the host's packages ---------------------------------- On
+# Windows on ARM, which emulates x64 and x86 programs, neither `platform.machine()` nor the environment variables
+# are reliable: their values depend on the version of Python. Values of machine types here: "ARM64", "x64", "x86",
+# "ARM64EC" on Windows; "aarch64", "x86_64" ... on Linux.
 
 _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
@@ -441,8 +437,8 @@ def process_machine() -> str:
     name = sysconfig.get_platform()
     if name in _WINDOWS_PLATFORMS:
         return _WINDOWS_PLATFORMS[name]
-    # On Linux the value comes from the kernel, which may be a 64-bit kernel for a 32-bit interpreter, so read the
-    # program's header.
+    # On Linux, read the program's header: `get_platform` reports the kernel's type, which may be 64-bit for a
+    # 32-bit interpreter.
     try:
         machine = executable_machine("/proc/self/exe")
     except OSError:
@@ -451,7 +447,7 @@ def process_machine() -> str:
 
 
 def interpreter_machine(path: str) -> str | None:
-    """Return the machine type of the interpreter that runs in the end if `path` is started; ``None`` for a script.
+    """Return the machine type of the interpreter that `path` finally starts; ``None`` for a script.
 
     python.exe of a virtual environment on Windows is a small program that starts the real interpreter, and may have
     been built for another machine.
@@ -503,7 +499,7 @@ WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
 
 def _origin(package: str) -> str | None:
     """Return where a package would be imported from without the import hook (`qnnbridge.ort._import_hook`)."""
-    # With the import hook, `onnxruntime` is the drop-in of this project and not the package that the host needs.
+    # Skip the import hook, which would find the drop-in replacement of the package `onnxruntime`.
     stand_in = os.environ.get("QNNBRIDGE_DROPIN")
     path = [entry for entry in sys.path if entry != stand_in]
     for finder in sys.meta_path:
@@ -522,7 +518,7 @@ def _origin(package: str) -> str | None:
 
 @dataclasses.dataclass
 class Surroundings:
-    """Facts about the computer that the search needs, in one object, so that a test can simulate any machine.
+    """Facts about the computer that the search needs. Tests replace this object to simulate other machines.
 
     Attributes:
         process, computer: machine types of this process and of the computer.
@@ -568,24 +564,23 @@ class Surroundings:
     def why_not_machine(self, machine: str | None) -> str | None:
         """Return why an interpreter of this machine type cannot be the host here; ``None`` if it can.
 
-        On Linux every script is accepted, and every ELF program, because an emulator may be registered in the
-        kernel.
+        On Linux scripts and all ELF programs are accepted, because an emulator may be registered in the kernel.
         """
         if not self.is_windows:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
         if machine is None or machine not in WINDOWS_MACHINES:
             return "that is not a Windows program"
-        # An ARM64EC Python is not accepted either, because its process counts as x64.
+        # Refuse an ARM64EC Python, too, because its process counts as x64.
         if machine == self.computer:
             return None
-        problem = f"that is an {machine} Python and this computer is {self.computer}"
+        problem = f"that is a Python for {machine}, and the machine type of this computer is {self.computer}"
         if self.is_windows_on_arm and machine == "x64":
-            problem += ": emulated, it computes in QNN's simulator and never on the NPU"
+            problem += ": under emulation it uses QNN's simulator and never the NPU"
         return problem
 
 
 def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
-    """Return the newest ARM64 Python in the registry that has the packages. For each rejected Python, add the
+    """Return the newest ARM64 Python in the registry that has the packages. For each rejected Python, append the
     reason to `looked_at`."""
     pythons = sorted(surroundings.registered(), key=lambda python: python.version, reverse=True)
     if not pythons:
@@ -600,10 +595,10 @@ def registered_host(surroundings: Surroundings, looked_at: list[str]) -> str | N
 
 def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) -> str | None:
     try:
-        # The registry also contains Pythons that were deleted by hand, and Pythons that need emulation.
+        # Check each Python: the registry also contains deleted Pythons, and Pythons that need emulation.
         problem = surroundings.why_not_machine(interpreter_machine(python.executable))
     except OSError:
-        return "the file does not exist any more"
+        return "the file no longer exists"
     if problem is not None:
         return problem
     if python.version < OLDEST_HOST_PYTHON:
@@ -617,17 +612,17 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
 
 
 def _has_package(prefix: Path, name: str) -> bool:
-    """Return whether a Python has a package. Ignore the user's site-packages, because the isolated host does not
-    use them."""
+    """Return whether a Python has a package. Ignore the user's site-packages, which the isolated host does not
+    use."""
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True
-    # An editable installation has no folder here, only metadata that refers to another folder.
+    # Check the metadata, too: the folder of an editable installation is elsewhere.
     return any(packages.glob(f"{HOST_PACKAGES[name]}-*.dist-info"))
 
 
 def running_host(surroundings: Surroundings, looked_at: list[str]) -> str | None:
-    """Return the running interpreter if it can be the host; otherwise add the reason to `looked_at`."""
+    """Return the running interpreter if it can be the host; otherwise append the reason to `looked_at`."""
     problem = _why_not_running(surroundings)
     if problem is None:
         return surroundings.executable
@@ -637,13 +632,13 @@ def running_host(surroundings: Surroundings, looked_at: list[str]) -> str | None
 
 def _why_not_running(surroundings: Surroundings) -> str | None:
     if surroundings.frozen:
-        return "this application is frozen, it has no Python that could run the host"
+        return "this application is frozen and has no Python that could run the host"
     if not surroundings.executable:
-        return "this program is not a Python interpreter that could be started again"
+        return "this program is not a Python interpreter"
     problem = surroundings.why_not_machine(surroundings.process)
     if problem is not None:
         return problem
-    # The application may run on 3.10, but onnxruntime-qnn is not released for it.
+    # The application may use Python 3.10, but onnxruntime-qnn is not released for 3.10.
     if surroundings.version < OLDEST_HOST_PYTHON:
         return "the host needs Python 3.11 or newer, this is {}.{}".format(*surroundings.version)
     for name in HOST_PACKAGES:
@@ -662,11 +657,11 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
 def _not_isolated() -> tuple[str, ...]:
     if sys.flags.isolated:
         return ()
-    # The host is started with -I, so it does not find packages that exist only in these folders.
+    # The host runs with -I, so it does not find packages that exist only in these folders.
     folders = [] if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    # The host also has each folder that the interpreter itself adds to the path, for example by a .pth file.
+    # The host does find packages in folders that the interpreter itself adds to the path (by a .pth file).
     own = {os.path.normcase(folder) for folder in _own_folders()}
     return tuple(folder for folder in folders if folder and os.path.normcase(folder) not in own)
 

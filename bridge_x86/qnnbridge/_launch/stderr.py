@@ -1,9 +1,10 @@
-r"""Collect the host's stderr from the start to the end of the host, and convert the bytes to text.
+r"""Collect the host's stderr from its start to its end, and convert the bytes to text.
 
 Native libraries write to stderr at any time and in any amount, and a full pipe would block the host. So one thread
 reads continuously and keeps only a part: the first 16 KiB and the last 64 KiB of the whole output, and up to 4 MiB
-of text between the marker lines of a request (8 MiB for all requests). Bytes are kept raw, and marker lines are
-removed. The code does not rely on line ends: the text may contain none, and in UTF-16 a line ends with ``\\n\\0``.
+of the output between the marker lines of a request (8 MiB for all requests). Bytes are kept raw, and marker lines
+are removed. The code does not rely on line ends: the text may contain none, and in UTF-16 a line ends with
+``\\n\\0``.
 
 Threads: the reader thread stores the output, and any thread may query it. The reader has a separate descriptor,
 which no other thread closes, so a descriptor is never closed while the reader is blocked in a read.
@@ -28,11 +29,10 @@ from qnnbridge_os.native import Lock
 from qnnbridge_os.shield import Changes, start_thread
 from qnnbridge_protocol.visible import log_of
 
-# Maximum length of a line of evidence in characters. Longer lines are shortened in the middle, because people read
-# them.
+# Maximum length of a line of evidence. Longer lines are shortened in the middle to keep them readable.
 MAX_LINE: Final = 400
 
-# Two consecutive ASCII characters in UTF-16, which do not occur in narrow text. A single one could be the end of a
+# Two consecutive ASCII characters in UTF-16, which narrow text does not contain. A single one could be the end of a
 # C string with its NUL.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
@@ -79,7 +79,7 @@ def parse_line(line: str) -> LogLine:
 def shorten(text: str, limit: int = MAX_LINE) -> str:
     """Return one line of at most `limit` characters. It is shortened in the middle, because the end often
     contains the reason."""
-    # Evidence is quoted within one line of an error message.
+    # Replace line ends, because error messages quote evidence within one line.
     text = " ".join(text.split())
     if len(text) <= limit:
         return text
@@ -90,7 +90,7 @@ def shorten(text: str, limit: int = MAX_LINE) -> str:
 def _parts(data: bytes) -> Iterator[str]:
     position = 0
     while position < len(data):
-        # Narrow text extends to the next start of UTF-16 text.
+        # This section is narrow text, which extends to the next start of UTF-16 text.
         start = _WIDE_START.search(data, position)
         if start is None:
             yield data[position:].decode("utf-8", "replace")
@@ -106,8 +106,8 @@ def _wide_end(data: bytes, start: int) -> int:
     """Return where a section of UTF-16 ends: at a line end that no wide character follows, or where narrow text
     starts.
 
-    A character outside Latin-1 has a second byte that is not 0; only a longer stretch of printable bytes counts as
-    narrow text.
+    The second byte of a UTF-16 character outside Latin-1 is not 0, so only several consecutive printable bytes
+    count as narrow text.
     """
     position = start
     while position + 1 < len(data):
@@ -155,7 +155,7 @@ class Bounded:
     def add(self, data: bytes) -> None:
         room = self._head_bytes - len(self.head)
         if room > 0:
-            # Fill the head first; it never changes again, because it contains the output of a failed start.
+            # Fill the head first and keep it unchanged, because it contains the output of a failed start.
             self.head += data[:room]
             data = data[room:]
         self.tail += data
@@ -169,7 +169,7 @@ class Bounded:
         return len(self.head) + len(self.tail)
 
     def join(self) -> bytes:
-        """Return the kept bytes, with a line that reports the number of missing bytes in the middle."""
+        """Return the kept bytes; a line in the middle reports the number of missing bytes."""
         if not self._left_out:
             return bytes(self.head + self.tail)
         return bytes(self.head) + b"\n[... %d bytes left out ...]\n" % self._left_out + bytes(self.tail)
@@ -187,9 +187,9 @@ class MarkerSplitter:
         self._last = b"\n"  # last byte that was passed on
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
-        """Return the text and the markers, in order. Keep back text only as long as it may be the beginning of a
+        """Return the output and the markers in order. Hold back only bytes that may be the beginning of a
         marker."""
-        # A pipe may split the stream anywhere, even inside a marker.
+        # A read may end anywhere, even inside a marker.
         data = self._held + data
         parts: list[bytes | Marker] = []
         position = 0
@@ -204,7 +204,7 @@ class MarkerSplitter:
         return parts
 
     def end(self) -> list[bytes | Marker]:
-        """Return the bytes that were kept back."""
+        """Return the bytes that were held back."""
         parts: list[bytes | Marker] = []
         held, self._held = self._held, b""
         self._pass_on(parts, held)
@@ -274,11 +274,11 @@ class LogForwarder:
         text = decode_stderr(line).rstrip()
         if not text:
             return
-        # INFO is sufficient for errors, because the application's exception contains the important lines.
+        # Log errors at INFO only, because the exception contains the important lines.
         level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
         try:
             self._logger.log(level, "%s", text)
-        except Exception:  # noqa: BLE001, S110 - a fault of the application's handler; reading must continue
+        except Exception:  # noqa: BLE001, S110 - the application's handler failed; reading must continue
             pass
 
 
@@ -287,7 +287,7 @@ TAIL_BYTES = 64 * 1024
 # Maximum size of the text of one request. With verbose logging QNN writes several megabytes for one session.
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
-# Maximum total size of the sections that were not read. If there is more, or more than `SECTIONS_MAX` sections, the
+# Maximum total size of sections that were not queried. Beyond this size, or beyond `SECTIONS_MAX` sections, the
 # oldest is dropped.
 SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
 
@@ -298,8 +298,7 @@ class _Section:
     __slots__ = ("ended", "text")
 
     def __init__(self) -> None:
-        # Keep both beginning and end. The reason why QNN did not start is at the end, after many lines about
-        # successes.
+        # Keep both ends: the reason why QNN did not start is at the end, after many lines about successes.
         self.text = Bounded(SECTION_BYTES // 2, SECTION_BYTES // 2)
         self.ended = False
 
@@ -346,7 +345,7 @@ class StderrCollector:
             section = self._sections.get(request_id)
             return self._closed or self._at_end or (section is not None and section.ended)
 
-        # The section may not have started yet, because stderr and the answers arrive in two independent pipes.
+        # Wait for the section's start, too, because stderr and the answers arrive in two independent pipes.
         self._changes.wait_for(complete, timeout_s)
         with self._lock:
             section = self._sections.pop(request_id, None)
@@ -363,7 +362,7 @@ class StderrCollector:
         return self._changes.wait_for(lambda: self._at_end, timeout_s)
 
     def close(self) -> None:
-        """Stop storing and forwarding output, but keep head and tail. Never block. The reader continues to the
+        """Stop storing and forwarding output, but keep head and tail. Never block. The reader continues until the
         end of the stream, because a full pipe would block a host that still runs."""
         with self._lock:
             self._closed = True
@@ -394,8 +393,7 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
-                        # Sections of concurrent requests overlap. Text between several markers belongs to each of
-                        # these sections.
+                        # Output during several concurrent requests belongs to each of their sections.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()
@@ -408,7 +406,7 @@ class StderrCollector:
 
     def _mark(self, marker: Marker) -> None:
         if marker.begins:
-            # A host uses each request number once. A second begin marker means a damaged stream, in which the new
+            # A host uses each request number once. If the stream is damaged and a begin marker comes twice, the new
             # section replaces the old one.
             self._sections.pop(marker.request_id, None)
             self._sections[marker.request_id] = _Section()

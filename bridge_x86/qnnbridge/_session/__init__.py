@@ -1,4 +1,4 @@
-"""One inference session: its recipe, its creation in a host, its runs, and its creation in the next host.
+"""One inference session: its recipe, its creation in a host, its runs, and its re-creation in a later host.
 
 Overview. The host reads the model. The application's side keeps a `SessionRecipe`: the model's path or
 bytes, the options, and the facts that the host reported when it first created the session. The recipe is sufficient
@@ -8,12 +8,12 @@ to create the session again.
       run, run_bound, verify         one session.run                  --> create: one session.create, its progress
         +--> fast_calls: the second call with the same names, types and shapes (see `_fastpath`)
 
-Invariants: a call either returns its result or raises an error that explains the failure. One object stores both
-the host process and the session's number in that process, so the two always belong together. Recipes are frozen, so
-any thread may read them.
+Invariants: a call either returns its result or raises an error that explains the failure. One immutable object
+stores both the host process and the session's number in that process, so the two always belong together. Recipes
+are frozen, so any thread may read them.
 
 `runs` contains the options of a run and the classes of a model's metadata; `numbers_check` compares results with
-results of the CPU. `InferenceSession`, `_buckets`, the daemon and the modules of the API call this package. It
+results of the CPU. `InferenceSession`, `_buckets`, the daemon and the modules of the API use this package, which
 imports `_host`, `_supervision`, `_transport`, `_fastpath` and the modules of values and options.
 """
 
@@ -34,15 +34,14 @@ if TYPE_CHECKING:
 
 # How a session reacts to results that differ from the CPU's results.
 Verify = Literal["off", "warn", "raise"]
-# Identity of a model that no host has read yet: path (or hash of the bytes), size, and dates and inode as one
-# number.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, number from dates and inode.
 Source = tuple[str, int, int]
 
 
 def _working_folder() -> str:
     try:
         return os.getcwd()
-    except OSError:  # the working folder was deleted; absolute paths still work
+    except OSError:  # the working folder was deleted; absolute paths can still be used
         return os.path.abspath(os.sep)
 
 
@@ -53,13 +52,13 @@ class SessionRecipe:
     Args:
         spec: options, providers and the model's absolute path.
         data: the bytes of a model without a path.
-        initializers: values of the initializers listed in `spec`.
+        initializers: values for the initializers that `spec` lists.
         cache: whether a compiled model from the cache may replace the model; ``None`` leaves the decision to the
             cache. The daemon uses the settings of the requesting application.
-        seed: seed of random operators; ``None`` leaves it to ONNX Runtime.
+        seed: seed of random operators; ``None``: ONNX Runtime chooses it.
         folder: base folder of relative paths inside a model that is given as bytes.
         identity: the host's description of the model, ``None`` until the host has sent it.
-        verify: reaction to results that differ from the CPU's; ``None``: as the environment variable selects.
+        verify: reaction to results that differ from the CPU's; ``None``: use the environment variable.
         functions: functions of the application, by name, that the host may call while it creates the session.
         cancellation: flag that cancels the first creation.
         context_check: whether a compiled model that cannot run is refused; default: the environment's setting.
@@ -108,7 +107,7 @@ class SessionRecipe:
 
     @property
     def without_qnn(self) -> bool:
-        """Whether providers are requested and QNN is not among them."""
+        """Whether providers were requested, but not QNN."""
         names = [provider.name for provider in self.spec.providers]
         return bool(names) and QNN not in names
 
@@ -125,14 +124,14 @@ class SessionRecipe:
         """Return path or hash, size and dates of the model. They identify the model before a host has read it."""
         path = self.spec.model_path
         if path is None:
-            # The fingerprint of bytes is their hash, unless the model has external files.
+            # For a model without external files, the fingerprint is the hash of the bytes.
             return fingerprint, len(self.data or b""), 0
         try:
             status = os.stat(path)
         except OSError:
             return None
-        # A file that replaces another file of the same size and date has a new inode, and writing to a file on
-        # POSIX changes its ctime. If inode or ctime changed for another reason, the host compares the contents.
+        # Include the inode, which changes if the file is replaced by one of the same size and date, and the ctime,
+        # which changes on POSIX if the file is written. If they changed otherwise, the host compares the contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 

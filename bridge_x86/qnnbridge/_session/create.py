@@ -1,9 +1,9 @@
 """Create a session in a host: send the request, read progress reports and response, and find the cause of a
 failure.
 
-The host reads the model, looks it up in its cache and compiles it. PHASE and EVENT frames report its progress, so
-that a crash is attributed to the right model or cache entry. The caller stores the session's number and later
-releases the session. Any thread may call the functions.
+The host reads the model, searches its cache for the compiled model, and otherwise compiles it. PHASE and EVENT
+frames report the progress, so that a crash is attributed to the right model or cache entry. The caller stores the
+session's number and later releases the session. Any thread may call the functions.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.session")
 _cache_log = log_of("qnnbridge.cache")
 
-# Time to wait for the host's log lines about a failed creation. They are read from stderr and may arrive after the
-# response.
+# Seconds to wait for the host's log lines about a failed creation, which come through stderr and may arrive after
+# the response.
 LOG_TIMEOUT_S: Final = 1.0
 
 # Environment variable. ``warn``: accept a compiled model even if the host has found a reason why the model cannot
 # run.
 CONTEXT_CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
-# Time until the first progress message. Sessions from the cache are ready earlier and log nothing.
+# Seconds until the first progress message. Sessions from the cache are ready earlier and log nothing.
 FIRST_WORD_S: Final = 2.0
 WORD_EVERY_S: Final = 15.0
-# Progress messages become warnings after this time, because by default users only see warnings.
+# Seconds after which progress messages become warnings, because by default users only see warnings.
 LOUD_S: Final = 15.0
 
 _STAGES: Final = {
@@ -126,11 +126,11 @@ class CreateRequest:
         if self.kill_after_s is not None:
             header["kill_after_s"] = self.kill_after_s
         if deadline is not None:
-            # Send a duration, not a time of day: the clocks of two systems (Wine, a container, ssh) differ.
+            # Send a duration, not a time of day, because the clocks of two systems (Wine, a container, ssh) differ.
             header["budget_s"] = max(1.0, deadline - time.monotonic())
         if recipe.spec.model_path is None:
-            # Without model_path the host takes the last buffer as the model.
-            buffers += (recipe.data or b"",)  # after the buffers of the tensors
+            # Without model_path, the host uses the last buffer as the model.
+            buffers += (recipe.data or b"",)  # the model's bytes follow the buffers of the tensors
         return header, buffers
 
 
@@ -138,8 +138,9 @@ class CreateRequest:
 class Created:
     """The host's response to `session.create`. The attributes have the names of the message fields.
 
-    session: number of the session. blame: fingerprint to which a later crash is attributed; "" for the model's
-    fingerprint. shared: whether another application of the daemon has the same session. numbers: cached verdict of
+    session: number of the session. blame: fingerprint (of a cache entry) to which a later crash is attributed; ""
+    for the model's own. shared: whether another application of the daemon has the same session. numbers: cached
+    verdict of
     earlier comparisons with the CPU. fixed: rewrites of the model, one line for each. fix: the rewrites that the
     host has chosen. disabled_optimizers: optimizers of ONNX Runtime that the host left out.
     """
@@ -247,7 +248,7 @@ def create(
     header, buffers = request.message(deadline)
 
     def on_sent(number: int) -> None:
-        # Store the number first, so that an interrupted caller can release the session if the host creates it.
+        # Store the number immediately, so that an interrupted caller can release the session.
         request_id.append(number)
         for relay in (canceled, withdrawn):
             if relay is not None:
@@ -256,8 +257,8 @@ def create(
         while_busy()
 
     try:
-        # Settings of the application that apply to a whole process (thread pools, for example) must be made again
-        # in each new host before its first session.
+        # Repeat settings of the application that apply to a whole process (thread pools, for example) in each new
+        # host before its first session.
         host.repeat_remembered(process, deadline)
         with (
             host.isolate(request.suspect or context, deadline),
@@ -377,7 +378,7 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
     return None
 
 
-# Words that occur only in the notice about operators that QNN is known to compute wrong.
+# String that occurs only in the notice about operators that QNN is known to compute wrong.
 _KNOWN: Final = "QNN is known to compute"
 
 
@@ -410,7 +411,7 @@ def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> Ses
     host's log; the response contains only the outcome."""
     placement = info.placement
     if not (placement.known and placement.backend and not placement.qnn_nodes):
-        # Discard the log lines of a successful creation: they are not needed and would use memory.
+        # Discard the log lines of a successful creation to free memory.
         process.stderr.forget(request_id)
         return info
     from qnnbridge._diagnosis.ort_log import explain_lines

@@ -1,8 +1,8 @@
-"""Make repeated calls over fast channels, or leave them to the slow path.
+"""Make repeated calls over fast channels if possible; otherwise they use the slow path (the connection).
 
-Invariant: a call gets here only if nothing needs the slow path (a new generation, suspects that run alone,
-quarantine, a planned restart). A failure goes to the slow path together with its process (`FastCallFailed`) and is
-explained and repeated like any other.
+Invariant: a call is sent on a fast channel only if no condition requires the slow path (a new host process,
+suspects that run alone, quarantine, a planned restart). If the call fails, `FastCallFailed` passes the failure and
+the host process to the slow path, which explains the failure and repeats the call.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import HostProcess
 
 
-# Interval between two checks of the state that makes calls take the slow path, such as the quarantine's file.
+# Seconds between two checks of conditions that require the slow path, such as the quarantine's file.
 UPKEEP_INTERVAL_S = 1.0
 
-# Minimum time to wait for a sign of life of the host when a channel has ended, even past the caller's deadline.
+# Minimum seconds to wait for the answer to a ping when a channel has ended, even after the deadline.
 ALIVE_GRACE_S = 0.25
 
-# Time until the next request for a plan that the host refused, or had no memory for. A request costs a round trip,
-# and the reason may pass (memory, a session that is being closed).
+# Seconds until a plan is requested again after the host refused it or memory ran out. A request costs a round trip,
+# and the reason may be temporary (lack of memory, a session that is being closed).
 REFUSED_S = 1.0
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -66,30 +66,31 @@ def run(
 
     Args:
         remote: the session.
-        find: returns the signature of a call without a plan.
-        names: of the outputs.
-        feed: values by name.
+        find: function that returns the signature of a call for which there is no plan.
+        names: names of the outputs.
+        feed: values of the inputs by name.
         timeout_s: seconds for the call; ``None`` for no limit.
-        wish: where the outputs go; default: new arrays. An output whose type or shape is not the expected one is
+        wish: memory for the outputs; default: new arrays. An output of another type or shape than expected is
             returned in a new array.
-        on_channel: called with the process and the channel before the call is sent.
+        on_channel: function that is called with the process and the channel before the call is sent.
 
     Raises:
-        FastCallFailed: the call failed; the slow path continues it.
+        FastCallFailed: the call failed; the slow path handles the failure.
     """
-    # Read once: process and number belong together (`Live`), and another thread may replace them at any time.
+    # Read the attribute once, because another thread may replace the pair of process and session number.
     live = remote.live
     if live is None:
         return None
     process, session = live
     host = remote.host
-    # Both are plain attributes. A host that fails right after this check fails the call below, which is handled
-    # like any crash.
+    # If the host fails right after this check, the call below fails and is handled like any crash.
     if process.retiring or process.channel.requests.failure is not None:
         return None
-    # The reasons are the collections themselves (waiting releases, suspects, kills), so no flag can differ from
-    # them.
-    if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _upkeep(remote, process, feed):
+    # `slow_path_reasons` contains the collections themselves (waiting releases, suspects, kills), so that no
+    # separate flag can be out of date.
+    if (any(host.slow_path_reasons) or monotonic() >= remote.next_upkeep) and not _periodic_checks(
+        remote, process, feed
+    ):
         return None
     pool = process.open_pool
     if pool is None:
@@ -101,8 +102,7 @@ def run(
     if wish is not None:
         out, fresh, in_place = wish
         if fresh:
-            # A result that may stay in shared memory is allocated before the key is made: its memory is part of the
-            # key.
+            # Allocate results in shared memory before computing the key, because their memory is part of the key.
             signature = find(names, feed)
             if signature is None:
                 return None
@@ -111,17 +111,17 @@ def run(
     if key is None:
         return None
     deadline = None if timeout_s is None else deadline_after(timeout_s)
-    # From here on this thread has the channel, and `finally` gives it back.
+    # This thread now owns the channel, until `finally` returns it to the pool.
     plans = pool.take_idle()
     channel = None
     try:
         plan = None if plans is None else plans.plans.get(key.key)
-        # Each channel has its own plans, so a known call may have none on this one.
+        # Each channel has its own plans, so this channel may have no plan for a known call.
         signature = signature or find(names, feed) if plan is None else plan.signature
         if signature is None or signature.slow:
             return None
-        # Arrays that do not fit are sent over the connection, which converts them or raises an error. Those of a
-        # plan fit, because their types and shapes are part of the key.
+        # If an array for an output does not fit, use the connection, which converts the output or raises an error.
+        # With a plan all arrays fit, because their types and shapes are part of the key.
         if plan is None and (signature.not_before > monotonic() or not fits(out, signature)):
             return None
         if plans is None:
@@ -130,8 +130,8 @@ def run(
                 return None
         channel = plans.channel
         channel.context = remote.context
-        # The host may read and write these arrays until the call is over, even if the caller gives it up. The
-        # channel then keeps them alive. Set before anything is sent, since an exception may come between two lines.
+        # The host may read and write these arrays until the call ends, even if the caller abandons it, so the
+        # channel keeps them alive. Set this before sending, because an exception may occur between two lines.
         channel.pinned = key
         if plan is None:
             plan = _plan(session, plans, key, signature, deadline)
@@ -139,13 +139,13 @@ def run(
                 return None
         plan.used = True
         if on_channel is not None:
-            # A cancel may arrive from this line on. If this call is not made, the cancel would hit the next call.
-            # So the channel counts as broken until then.
+            # After `on_channel` another thread may cancel the call. If the call is then not sent, the cancellation
+            # would apply to the next call on this channel. So mark the channel as broken until the answer.
             channel.broken = True
             on_channel(process, channel)
-        # The deadline does not cover the copy: memory bandwidth bounds it, and a half copied input is harmless.
+        # The deadline does not apply to the copy, which takes a short time.
         plan.put_in(key.arrays)
-        # Not exact with several threads, which is enough for a statistic.
+        # With several threads the counters are not exact, which is sufficient for statistics.
         host.sharing.shared_calls += 1
         remote.calls += 1
         head = channel.exchange(channel.to_call, plan.number, deadline)
@@ -169,11 +169,11 @@ def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> Ch
 
 
 def _fresh(host: Host, signature: CallSignature, wish: Wish) -> list[Array | None]:
-    """Return the arrays for the outputs, with new ones in shared memory for large results."""
+    """Return the arrays for the outputs. Allocate arrays in shared memory for large results without an array."""
     out: list[Array | None] = list(wish.out or (None,) * len(signature.outputs))
     borrowed = wish.fresh == "borrowed"
     for index, tensor in enumerate(signature.outputs):
-        # Bools are copied: the host may use any nonzero byte for true.
+        # Booleans must be copied, because the host may use any nonzero byte for true.
         if index < len(out) and out[index] is None and tensor.nbytes >= SHARED_BYTES and tensor.dtype != BOOL:
             array = allocate(host, tensor.shape, tensor.dtype, host_writes=True, reusable=True, read_only=borrowed)
             host.sharing.borrows_refused += array is None
@@ -184,41 +184,41 @@ def _fresh(host: Host, signature: CallSignature, wish: Wish) -> list[Array | Non
 def _plan(
     session: int, plans: ChannelPlans, key: CallKey, signature: CallSignature, deadline: float | None
 ) -> CallPlan | None:
-    """Return the new plan for this call; ``None`` if the host refuses it or has too little memory."""
+    """Return a new plan for this call; ``None`` if the host refuses the plan or memory ran out."""
     try:
         return plans.make(session, key, signature, deadline)
-    # The request for a plan computes nothing, so the call itself has not begun.
+    # The request for a plan does not run the model, so the call itself has not started.
     except ChannelTimeout:
         plans.channel.busy = False
         raise CallTimedOut("not-started") from None
     except ProtocolDesync:
         raise
     except (BridgeError, NoSharedMemory):
-        # The slow path raises the error, if any.
+        # If the error applies to the call, the slow path raises it.
         signature.not_before = monotonic() + REFUSED_S
         return None
 
 
 def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, deadline: float | None) -> list[Any]:
-    """Read an error, or outputs of other types or shapes than the plan's."""
+    """Raise the error in the answer, or return outputs whose types or shapes differ from the plan."""
     frame = channel.read_frame(head, deadline)
     if head.kind is not ChannelKind.VALUES:
         channel.broken = True
         raise desync(f"{head.kind.name} to a call")
-    # Permanently: a model whose output shapes depend on values would otherwise request a plan that fails each time.
+    # Use the connection permanently for these calls: the output shapes depend on values, so each plan would fail.
     signature.slow = True
     return decode_all(field(frame.header, "outputs", "tuple[Any, ...]"), frame.buffers)
 
 
-def _upkeep(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
-    """Do once a second the checks of the slow path. Return False if the call must take the slow path."""
+def _periodic_checks(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
+    """Perform the checks of the slow path, once a second. Return False if the call must take the slow path."""
     supervisor = remote.host.supervisor
     # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).
     if remote.closed or not (remote.host.blame.quiet and locks_hold()) or supervisor.current is not process:
         return False
     if remote.host.log_function is not None:
         return False
-    # Before the quarantine's file is read, so that other threads do not all read it at the same time.
+    # Set this before reading the quarantine's file, so that other threads do not read it at the same time.
     remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:
         supervisor.check_quarantine(remote.context)
@@ -242,16 +242,17 @@ def _settle(
     key: CallKey,
     out: Out | None,
 ) -> None:
-    """Settle a call that failed or was interrupted. Raise `FastCallFailed` unless the error is the caller's own."""
-    # Whether the host may have written over an input of the call. `busy` counts as well: an interrupt between the
-    # write and the assignment of `sent` leaves a call that the host has.
+    """Clean up after a failed or interrupted call. Raise `FastCallFailed` unless the exception came from the
+    caller."""
+    # Whether the host may have overwritten an input of the call. Check `busy`, too: an interrupt may occur after
+    # the call was written and before `sent` is set.
     in_place = (channel.sent or channel.busy) and any(
         block is not None and any(np.may_share_memory(array, target) for array in key.arrays)
         for block, target in zip(key.outputs, out or (), strict=False)
     )
     try:
         if isinstance(error, ChannelEnded):
-            # Either the host has ended or only the channel. Only the end of a host needs an explanation.
+            # Find out whether the host has ended, or only the channel: the end of a host must be investigated.
             _host_gone(process, deadline)
             error = ChannelRetired()
         elif isinstance(error, ChannelTimeout):
@@ -261,7 +262,7 @@ def _settle(
         # All other interruptions come from outside: KeyboardInterrupt, SystemExit, an exception of a signal
         # handler.
         elif channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, CallTimedOut)):
-            # Ctrl+C, for example: cancel the call. The host may have it even if it is not marked as sent yet.
+            # Cancel the call, after Ctrl+C for example. The host may have received it before `sent` was set.
             _give_up(process, channel)
     except (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError) as found:
         error = found
@@ -272,10 +273,10 @@ def _settle(
 
 
 def _host_gone(process: HostProcess, deadline: float | None) -> None:
-    """Return if only the channel has ended; raise `ChannelFailed` if the host has.
+    """Return if only the channel has ended; raise `ChannelFailed` if the host has ended.
 
-    A missing answer proves nothing, since the machine may be busy: the waiting caller checks periodically whether
-    the host is dead or stopped.
+    A missing answer to the ping proves nothing, because the machine may be busy. While waiting, `ping` checks
+    periodically whether the host is dead or stopped.
     """
     try:
         process.channel.ping(None if deadline is None else max(deadline, monotonic() + ALIVE_GRACE_S))
@@ -288,7 +289,7 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
 def _give_up(process: HostProcess, channel: FastChannel) -> str:
     """Cancel the call and return the state of the work.
 
-    If the work may continue, the channel stays busy, and reserved with the memory that the host may write to.
+    If the call may still be running, the channel stays busy and keeps the memory that the host may write to.
     """
     try:
         state = process.channel.cancel(channel.call_id, monotonic() + CANCEL_TIMEOUT_S)

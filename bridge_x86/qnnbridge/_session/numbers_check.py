@@ -11,10 +11,10 @@ Which calls are compared::
     open ──── the first call, and each call with content until one settles it ────> agrees, differs, unknown
     agrees ── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the model ──> agrees, differs
 
-A call whose inputs are nearly constant does not settle the question: the results for zeros may agree where the
+A call whose inputs are nearly constant does not prove agreement: the results for zeros may agree although the
 results for a photo differ. Later comparisons of a session take at most `FREE_S` seconds plus the fraction
-`SHARE_OF_TIME` of the session's lifetime. After `FIRST_CALLS` a session decides only once in `LOOK_EVERY_S` whether
-a call is compared, so that the other calls cost nothing.
+`SHARE_OF_TIME` of the session's lifetime. After `FIRST_CALLS` calls, a session decides only once per `LOOK_EVERY_S`
+whether to compare a call, so that all other calls are not slowed down.
 """
 
 from __future__ import annotations
@@ -49,34 +49,34 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.numbers")
 
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
-# Time limit of a comparison in the background. When it expires, the host ends the process that computes on the CPU.
+# Time limit in seconds of a comparison in the background. When it expires, the host ends the process that computes
+# on the CPU.
 PATIENCE_S: Final = 300.0
-# Additional time to wait for the response after the time limit that the host applies.
+# Additional seconds to wait for the response after the time limit that the host applies.
 ANSWER_S: Final = 5.0
-NOT_RUN: Final = "it has not run yet"
-# Maximum total size of inputs and outputs of a compared call, since they are copied.
+NOT_RUN: Final = "the session has not run yet"
+# Maximum total size of inputs and outputs of a compared call, because they are copied.
 MAX_BYTES: Final = 256 * 2**20
 # Maximum fraction of a session's lifetime for later comparisons. A comparison starts a process (0.3 s), and loads
 # and runs the model on the CPU there.
 SHARE_OF_TIME: Final = 0.01
-# Time that later comparisons may take in addition, so that the first comparisons come early in the life of a
-# program.
+# Seconds that later comparisons may take in addition, so that the first of them happen soon after the start.
 FREE_S: Final = 5.0
-# Minimum time between two decisions whether a call is compared.
+# Minimum seconds between two decisions whether to compare a call.
 LOOK_EVERY_S: Final = 1.0
-# Number of calls after which `LOOK_EVERY_S` applies. Before, each call is considered, because the calls of a
+# Number of calls after which `LOOK_EVERY_S` applies. All earlier calls are considered, because the calls of a
 # program differ most at its start.
 FIRST_CALLS: Final = 32
-# Base of the schedule for calls without content: calls number 1, 4, 16 and so on are compared. Such calls can show
-# that results differ, but cannot prove that they agree.
+# Base of the schedule for calls without content: calls number 1, 4, 16 and so on are compared. Such a comparison
+# can show a difference, but cannot prove agreement.
 _OF_CONSTANT: Final = 4
 
 # Minimum number of values of an input with content. Smaller inputs are sizes, flags and the like.
 LEAST_VALUES: Final = 8
 # Number of values that are sampled from an input.
 MOST_VALUES: Final = 4096
-# Ratio of the standard deviation to the largest value below which an input counts as constant, for example an empty
-# picture with sensor noise.
+# An input counts as constant if the ratio of its standard deviation to its largest value is below this, as in an
+# empty picture with sensor noise.
 NEARLY_CONSTANT: Final = 0.02
 
 _WORDS: Final[Mapping[object, Verify]] = {
@@ -87,7 +87,7 @@ _WORDS: Final[Mapping[object, Verify]] = {
 
 
 class NumbersWarning(UserWarning):
-    """A session's results on QNN differ from the CPU's."""
+    """Warning that a session's results on QNN differ from the CPU's."""
 
 
 def verify_mode(given: object) -> Verify:
@@ -98,10 +98,10 @@ def verify_mode(given: object) -> Verify:
         return _WORDS[word]
     except (LookupError, TypeError):
         where = f"{VERIFY_VARIABLE}={word!r}" if given is None else f"verify={given!r:.100}"
-        raise OptionError(f"{where} is not known.", fix="Give 'warn', 'raise' or False ('off').") from None
+        raise OptionError(f"{where} is not a valid value.", fix="Give 'warn', 'raise' or False ('off').") from None
 
 
-# Whether the inputs of a compared call have content; "" if no call is compared.
+# Kind of a compared call, by its inputs; "" if no call is being compared.
 Kind = Literal["", "constant", "content"]
 
 
@@ -135,7 +135,7 @@ class NumbersCheck:
         remote: the session, which must have been created.
         mode: "warn" compares in the background; "raise" compares before the call returns.
         whole: describes the calls if their outputs are joined from runs of several sessions.
-        anew: whether to ignore verdicts of earlier sessions.
+        anew: whether to ignore the verdicts of earlier sessions.
     """
 
     def __init__(
@@ -147,11 +147,11 @@ class NumbersCheck:
         self._whole = whole
         self._counter: HasCalls = remote if whole is None else whole.counter
         self._lock = Lock()
-        # Whether calls are compared at all, and the time of the next decision.
+        # Whether calls of this session are compared, and the time of the next decision.
         self._looks = False
         self._next_look = 0.0
-        # Kind of the call that is being compared. A call with content need not wait for the comparison of a call
-        # without content.
+        # Kind of the call that is being compared. A call with content is compared even during the comparison of a
+        # call without content.
         self._busy: Kind = ""
         # Number of this session's comparisons without a verdict, by kind of call.
         self._unsettled = {"constant": 0, "content": 0}
@@ -164,13 +164,12 @@ class NumbersCheck:
         if mode == "off":
             self._report = NumbersReport("off", reason="verify='off'")
         elif remote.recipe.without_qnn or (placement.known and not placement.qnn_nodes):
-            self._report = NumbersReport("off", reason="no node of it runs on QNN")
+            self._report = NumbersReport("off", reason="no node of the model runs on QNN")
         elif remote.numbers is not None and whole is None and not anew:
             kept = remote.numbers
             # The host has counted the creation of the session as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
-            # A model with another verdict need not be compared again. A compiled model cannot be compared, because
-            # the CPU cannot run it.
+            # Do not compare a model that already has a verdict, or a compiled model, which the CPU cannot run.
             self._looks = kept.state == "agrees" and not remote.recipe.compiled
             age_s = abs(time.time() - kept.when)
             self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)
@@ -196,7 +195,7 @@ class NumbersCheck:
     def known_before(self) -> None:
         """If an earlier session found a difference, warn or raise `NumbersDiffer`."""
         if self._mode != "off" and self._report.state == "differs":
-            self._tell(self._report)
+            self._warn_or_raise(self._report)
 
     def wants(self, values: Iterable[Any]) -> bool:
         """Return whether to compare the call with these inputs. The call has not been counted yet."""
@@ -223,7 +222,7 @@ class NumbersCheck:
         content = has_content(values)
         if self._busy and not content:
             return False
-        # The first call is always compared, even without content: the comparison can show a difference.
+        # Compare the first call even without content, because the comparison can show a difference.
         tried = self._unsettled["content" if content else "constant"]
         due = number >= (2 if content else _OF_CONSTANT) ** tried
         return due and (not tried or self._has_time(now))
@@ -253,7 +252,7 @@ class NumbersCheck:
         """
         kind: Kind = "content" if has_content(value for _, value, _ in feeds) else "constant"
         with self._lock:
-            # A call of another thread is being compared.
+            # Skip this call, because a call of another thread is being compared.
             if not self._looks or self._busy in ("content", kind):
                 return
             self._busy = kind
@@ -275,13 +274,13 @@ class NumbersCheck:
             copies = tuple(bytes(buffer) for buffer in buffers)
             if self._report.state != "agrees":
                 self._report = NumbersReport("pending", reason=BEING_COMPARED)
-            start_thread("qnnbridge verify", self._look_behind, header, copies, kind, find_caller())
+            start_thread("qnnbridge verify", self._compare_in_background, header, copies, kind, find_caller())
             return
         if ahead:
             header["of"] = MADE_UP
         report = self._ask(header, buffers, PATIENCE_S if ahead else self._remote.timeout_s)
         if self._take(report, calls, kind):
-            self._tell(self._report)
+            self._warn_or_raise(self._report)
 
     def compare(
         self,
@@ -294,8 +293,8 @@ class NumbersCheck:
     ) -> NumbersReport:
         """Compare a call because the application requested it, even if a report exists.
 
-        The new report replaces the stored report, unless it shows agreement for inputs without content: such
-        agreement proves nothing.
+        The new report replaces the stored report, unless it shows agreement for inputs without content, which
+        proves nothing.
         """
         header, buffers = self._message(names, feeds, results, counted)
         constant = not has_content(value for _, value, _ in feeds)
@@ -318,7 +317,7 @@ class NumbersCheck:
             if self._busy == kind:
                 self._busy = ""
             self._spent_s += 0.0 if report.kept else report.seconds
-            # Without a cache the host does not count calls.
+            # Without a cache the host does not count calls, so count them here.
             if report.state != "unknown":
                 report = dataclasses.replace(
                     report,
@@ -354,7 +353,7 @@ class NumbersCheck:
 
         recipe, whole = self._remote.recipe, self._whole
         spec = recipe.spec if whole is None else whole.spec
-        if self._remote.fix is not None and whole is None:  # the CPU must run the model with the same rewrites
+        if self._remote.fix is not None and whole is None:  # the CPU must run the model with the same rewrites, too
             spec = dataclasses.replace(spec, fix=self._remote.fix)
         if whole is not None:
             feeds = [*feeds, *((name, value, None) for name, value in whole.constants.items())]
@@ -382,7 +381,8 @@ class NumbersCheck:
             header["session"] = self._remote.live.session
         if whole is not None:
             header |= {"parts": whole.parts, "of": "the inputs of a call in several parts"}
-        if recipe.identity is not None:  # the file may have changed since the session was created
+        # Lets the host check whether the file has changed since the session was created.
+        if recipe.identity is not None:
             header |= {"fingerprint": recipe.fingerprint, "files": [list(file) for file in recipe.identity.files]}
         buffers += tuple(encoder.buffers)
         if recipe.spec.model_path is None:
@@ -394,7 +394,7 @@ class NumbersCheck:
         death."""
         live = self._remote.live
         if live is None:
-            return NumbersReport("unknown", reason="the host in which it ran has ended")
+            return NumbersReport("unknown", reason="the host in which the session ran has ended")
         if timeout_s is not None:
             header["budget_s"] = timeout_s
         wait_s = header.get("budget_s")
@@ -414,20 +414,20 @@ class NumbersCheck:
             reason = "the host ended before the comparison did"
         return NumbersReport("unknown", reason=reason, when=time.time())
 
-    def _look_behind(
+    def _compare_in_background(
         self, header: dict[str, Any], buffers: tuple[Any, ...], kind: Kind, caller: Caller | None
     ) -> None:
         """Compare in a background thread. A warning refers to the line of the application that made the call."""
         inherit(caller)
         report = self._ask(header, buffers, None)
         if self._take(report, header["calls"], kind):
-            # The application may have turned warnings into errors, which no code in this thread could handle.
+            # The application may have turned warnings into errors, which nobody could handle in this thread.
             with contextlib.suppress(Warning):
-                self._tell(self._report)
+                self._warn_or_raise(self._report)
 
     # --- reports ---
 
-    def _tell(self, report: NumbersReport) -> None:
+    def _warn_or_raise(self, report: NumbersReport) -> None:
         """If the report shows a difference, warn or raise `NumbersDiffer`."""
         recipe = self._remote.recipe
         if report.state != "differs":
@@ -463,7 +463,7 @@ def _varies(array: Any) -> bool:
         return False
     low, high = float(values.min()), float(values.max())
     if array.dtype.kind in "iu" and high - low < 2:
-        return False  # a mask, or ids that are all padding
+        return False  # integers that differ by at most 1: a mask, or ids of padding
     return float(values.std()) > NEARLY_CONSTANT * max(abs(low), abs(high))
 
 
@@ -500,12 +500,12 @@ def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffe
     if "qnnbridge fix" in report.cause and recipe.spec.fix is not None and recipe.spec.fix.when == "never":
         fix += " Or create the session without fix=False, which then uses a rewritten copy of the model."
     if report.cause.startswith(OPTIMIZER):
-        # QNN computes correctly: ONNX Runtime's optimizer changed the graph before QNN compiled it.
+        # QNN is not the cause: ONNX Runtime's optimizer changed the graph before QNN compiled it.
         fix = "Create the session again; it then omits that optimizer."
     return NumbersDiffer(
-        f"{label} computes other numbers on QNN than on the CPU.",
+        f"{label} computes different results on QNN than on the CPU.",
         cause=f"Output {worst or report.reason}." + (f" {report.cause}" if report.cause else ""),
-        fix=f"{fix} verify=False accepts the numbers.",
+        fix=f"{fix} verify=False accepts the results.",
         evidence=[str(one) for one in report.outputs[1:4]],
         details={"numbers": report.to_wire()},
     )

@@ -1,5 +1,5 @@
-"""`RemoteRunner`: runs calls in one session in the host, on the fast path if possible, and compares results with
-the CPU's.
+"""`RemoteRunner`: run calls in one session in the host, on the fast path if possible; compare results with the
+CPU's.
 
 An `InferenceSession` without buckets uses one `RemoteRunner`; a session with buckets uses one for each variant. Any
 thread may call the methods.
@@ -39,14 +39,14 @@ _log = log_of("qnnbridge.session")
 
 
 class CpuFallbackWarning(UserWarning):
-    """A session that requested QNN runs on the CPU, as its ``fallback`` option allows."""
+    """Warning that a session that requested QNN runs on the CPU, as its ``fallback`` option allows."""
 
 
 # Function that warns the application. Arguments: text, category, and the logger that also receives the text.
 Warn = Callable[[str, type[Warning], logging.Logger], None]
 
-# Functions to call for each created session, with the session and its runner as arguments. For a variant of a
-# session with buckets, both arguments are the runner of the variant. `qnnbridge.testing` uses this list.
+# Functions that are called for each created session, with the session and its runner as arguments. For a variant of
+# a session with buckets, both arguments are the runner of the variant. `qnnbridge.testing` uses this list.
 watchers: list[Callable[[Any, RemoteRunner], None]] = []
 
 
@@ -80,8 +80,8 @@ class RemoteRunner:
         )
         info = remote.open(creation.timeout, creation.on_deadline)
         remote.timeout_s = timeout
-        # `_load_modules_of_runs` imported these modules while the host created the session. An earlier import would
-        # have delayed the creation.
+        # `_load_modules_of_runs` has already imported these modules, while the host created the session. An import
+        # at the top of this file would delay the creation.
         from qnnbridge._fastpath.call import KnownCalls
         from qnnbridge._session.fast_calls import run
         from qnnbridge._values.feeds import FeedChecker
@@ -107,7 +107,7 @@ class RemoteRunner:
 
     def _warn_of_placement(self, warn: Warn) -> None:
         remote, recipe, placement = self.remote, self.remote.recipe, self.remote.info.placement
-        if placement.backend not in ("", "htp"):  # only modes that compare need the module
+        if placement.backend not in ("", "htp"):  # imported here because only modes that compare need it
             from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 
             no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
@@ -120,7 +120,7 @@ class RemoteRunner:
             text += f" ({placement.cause.rstrip('.')})." if placement.cause else "."
             command = recipe.command("analyze")
             text += f" `{command}` shows the reason for each node." if command else ""
-            if not remote.moved:  # a session that moved to the CPU was counted at that time
+            if not remote.moved:  # a session that moved to the CPU was counted when it moved
                 remote.host.supervisor.counters.cpu_fallbacks += 1
             warn(text, CpuFallbackWarning, _log)
 
@@ -223,8 +223,8 @@ class RemoteRunner:
                 results = self._run_fast(remote, self._known.find, names, feed, timeout, wish)
                 if results is not None:
                     return results
-            # Leave the `except` block before the slow path starts: the exception would keep this frame, and with it
-            # the call's arrays, alive until the repetition has ended.
+            # Leave the `except` block before the slow path starts: otherwise the exception would keep the call's
+            # arrays alive until the repetition has ended.
             except FastCallFailed as failure:
                 failed = failure.alone()
             if failed is not None:
@@ -295,8 +295,8 @@ class RemoteRunner:
         feeds = self.checker.check(feed)
         wanted = check_outputs(names, self.output_names)
         if remote.info.placement.qnn_nodes:
-            # QNN does not detect a missing input. If QNN runs no node, ONNX Runtime raises its own error, which
-            # applications expect.
+            # QNN does not detect a missing input, so check the inputs here. If QNN runs no node, ONNX Runtime
+            # raises its own error, which applications expect.
             self.checker.refuse_missing(feeds)
         options = None if run_options is None else coerce_run_options(run_options)
         values = remote.run(
@@ -332,7 +332,7 @@ class RemoteRunner:
         return self.remote.end_profiling()
 
     def close(self) -> None:
-        # The order matters: calls in other threads may still look up signatures, so release the session last.
+        # Release the session last, because calls in other threads may still look up signatures.
         self._known.forget()
         self.remote.close()
 
@@ -360,7 +360,7 @@ def shown_facts(
     yield from more(remote.fixed)
 
 
-# Modules that a session needs after its creation: to run the model, and to explain the death of a host.
+# Modules that a session needs only after its creation: to run the model, and to explain the death of a host.
 _MODULES_OF_RUNS = (
     *("difflib", "hashlib", "secrets", "platformdirs", "psutil"),
     *("qnnbridge._diagnosis.crash", "qnnbridge._diagnosis.ort_log", "qnnbridge._fastpath.channel_pool"),
@@ -394,7 +394,7 @@ def check_outputs(wanted: Sequence[str] | None, known: Sequence[str]) -> list[st
     if wanted is None:
         return None
     names = list(wanted)
-    if not names:  # `output_names` was an empty generator
+    if not names:  # the application passed an empty generator
         raise InvalidArgument(
             "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : At least one output should be requested."
         )

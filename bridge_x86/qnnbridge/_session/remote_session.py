@@ -1,4 +1,4 @@
-"""A session that survives the end of its host process.
+"""A session that continues to work after the end of its host process.
 
 The application's side stores the session's recipe. After a restart of the host, the next call of the session checks
 that the model has not changed, and creates the session again in the new host.
@@ -27,7 +27,7 @@ from qnnbridge._session.create import (
     show_notices,
     too_late,
 )
-from qnnbridge._session.replay import Live, ReplayingSession
+from qnnbridge._session.replay import HostedSession, ReplayingSession
 from qnnbridge._session.slow_calls import log_slow_call
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 # Keys that the recycler (the limits of `Host(recycle=...)`) uses to count each session once.
 _keys = itertools.count(1)
 
-# Generation number that means: the session was unloaded from its host.
+# Value of the generation for a session that was unloaded from its host.
 UNLOADED = -1
 
 PROFILING = "enable_profiling"
 
-# Additional time to wait for a daemon's response after the time at which the daemon ends its NPU host.
+# Additional seconds to wait for a daemon's response after the time at which the daemon ends its NPU host.
 KILL_ANSWER_S = 0.5
 
 
@@ -85,7 +85,7 @@ class RemoteSession(ReplayingSession):
         self._make_room = make_room
         # Time after which a daemon ends its NPU host if the host still works on the creation.
         self._kill_at: float | None = None
-        # Object whose `terminate` withdraws the request for the creation.
+        # Flag with which another thread withdraws the request for the creation.
         self._stop: Terminable | None = None
         self.info: SessionInfo
         # Report of earlier comparisons with the CPU, at the time when the session was created.
@@ -95,11 +95,11 @@ class RemoteSession(ReplayingSession):
         self.fix: FixSpec | None = None
         # Optimizers that the host left out because they change the results of the model.
         self.disabled_optimizers: tuple[str, ...] = ()
-        # Whether another application of the daemon has the same session.
+        # Whether another application that uses the daemon has the same session.
         self.is_shared = False
         self._key = str(next(_keys))
         self._dynamic: dict[str, str] = {}
-        # The session's number in the host number `generation`.
+        # The session's number in the host process of `generation`.
         self.session_id = 0
         # Generation of the host that began the current profile, and whether `end_profiling` has ended the profile.
         self._profile_in: int | None = None
@@ -119,9 +119,9 @@ class RemoteSession(ReplayingSession):
 
     def may_go_quick(self, limits: CallLimits) -> bool:
         """Return whether a call may take the fast path, whose requests have no fields for these limits."""
-        # For a private host, this side repeats calls and ends the host, so the limits need not be sent. A daemon
-        # does both itself and needs the limits from the header of the request, which does not fit into the 32 bytes
-        # of a fast call.
+        # A private host does not need the limits, because the application's process repeats calls and ends the
+        # host. A daemon does both itself and needs the limits in the header of the request, for which the 32 bytes
+        # of a fast call have no space.
         return not self.host.is_daemon or (limits.retry in (None, self.retry) and limits.on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline, stop: Terminable | None = None) -> SessionInfo:
@@ -132,10 +132,10 @@ class RemoteSession(ReplayingSession):
         deadline = deadline_after(timeout_s)
         self._stop = stop
         if self.host.is_daemon and on_deadline == "kill" and deadline is not None:
-            # Only the daemon may end its host, because other applications share it.
+            # Let the daemon end its host, because other applications share it.
             self._kill_at, on_deadline = deadline, "raise"
-            # This side waits a little longer than the daemon, so that the daemon's error, which contains the cause,
-            # arrives before this side's own deadline.
+            # Wait a little longer than the daemon, so that the daemon's error, which contains the cause, arrives
+            # before the deadline of this process.
             deadline += KILL_ANSWER_S
         limits = CallLimits(timeout_s, self.retry, on_deadline)
         self.with_retry(self.ensure_session, limits, self._create_context, deadline)
@@ -145,9 +145,9 @@ class RemoteSession(ReplayingSession):
     def refuse_repetition(self, failed: FastCallFailed) -> None:
         """Raise `StateLost` for a call on the fast path whose inputs were lost with the host.
 
-        An output that is bound to an input's memory may be half written, and a repetition would compute from it.
-        Return normally for any other call, and if the host still runs: the slow path then reports a missed deadline
-        or the host's own error.
+        An output that is bound to an input's memory may be half written, so a repetition would use wrong inputs.
+        Return normally for other calls, and if the host still runs: then the slow path reports a missed deadline or
+        the host's own error.
         """
         if not failed.in_place:
             return
@@ -186,11 +186,11 @@ class RemoteSession(ReplayingSession):
 
         failed: the failed attempt on the fast path; this call repeats it on the slow path.
         """
-        from qnnbridge_protocol.values import Encoder, decode_all  # imports numpy, which only runs need
+        from qnnbridge_protocol.values import Encoder, decode_all  # imports numpy, which is needed only for runs
 
-        # start the time before the encoding, which takes seconds for millions of strings
+        # begin the time limit before encoding, which takes seconds for millions of strings
         deadline = deadline_after(limits.timeout)
-        # The inputs are encoded once and sent in each attempt.
+        # Encode the inputs once and send the result in each attempt.
         encoder = Encoder()
         inputs = [[name, encoder.add(value, kind)] for name, value, kind in feeds]
         header: dict[str, Any] = {"op": "session.run", "outputs": output_names, "inputs": inputs}
@@ -253,8 +253,8 @@ class RemoteSession(ReplayingSession):
         if begun_in is None:
             if self._profile_ended:
                 return ""
-            # The profile's host is unknown: ask the running host, which returns the path or reports that there is
-            # no profile.
+            # It is unknown which host records the profile. Ask the running host, which returns the path or reports
+            # that there is no profile.
             reply = self.forward(header, limits=CallLimits(self.timeout_s))
             return str(field(reply.header, "file", "str"))
         try:
@@ -293,18 +293,18 @@ class RemoteSession(ReplayingSession):
         # Clear `live` first: the fast path reads it without a lock and must not send calls of a session that is
         # being closed.
         self.live = None
-        self._closed = True  # a thread that is creating the session checks this flag and releases the session
+        # A thread that is creating the session reads this flag afterwards and releases the session.
+        self._closed = True
         process = self.host.supervisor.running
-        # A session in a host of an earlier generation ended with that host.
+        # A session in an earlier host process ended with that process.
         if process is not None and process.generation == self._generation:
             try:
                 process.channel.call(
                     {"op": "session.close", "session": self.session_id}, deadline=time.monotonic() + 2.0
                 )
             except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
-                pass  # the session disappears with the host
-        # This comes last: after an interruption before this line, the session is still released when the
-        # application drops it.
+                pass  # the host has ended, and the session with it
+        # Do this last: after an interruption, the session is still released when the application drops it.
         self._place.clear()
 
     # --- calls ---
@@ -328,19 +328,17 @@ class RemoteSession(ReplayingSession):
             only_in: the only generation of the host that can answer; if this host has ended, raise `StateLost`.
             deadline: deadline of the call, if its time started before this function was called.
         """
-        # Send no CANCEL for a request with the option "terminate", because ONNX Runtime itself must answer the
-        # request.
+        # Do not send CANCEL for a request with the option "terminate", which ONNX Runtime itself must answer.
         terminates = asks_to_terminate(header)
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                # The generation is checked in each attempt, because a crash during an earlier attempt may have
-                # replaced it.
+                # Check the generation in each attempt, because a crash in an earlier attempt may have replaced it.
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:
-                # Pass the count to the daemon, which sees the crashes of its host; this side does not see them.
-                # Both sides use the same limit.
+                # Pass `retry` to the daemon, which repeats the call after crashes of its host; this process does
+                # not notice these crashes.
                 request["retry"] = limits.retry
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
@@ -360,7 +358,7 @@ class RemoteSession(ReplayingSession):
         deadline = deadline if failed is None else failed.deadline
         on_this_side = limits._replace(on_deadline="raise") if kill else limits
         result = self.with_retry(attempt, on_this_side, self._context_of(header["op"]), deadline, failed)
-        # A successful response resets the restart delays and makes a suspicion of the model less likely.
+        # A successful response resets the restart delays and may clear a suspected model.
         self.host.supervisor.good_reply(self.context, "running")
         return result
 
@@ -376,8 +374,8 @@ class RemoteSession(ReplayingSession):
             return self.session_id
 
         def make() -> None:
-            # The loop does not run if another thread created the session while this thread waited for its turn. The
-            # attempt is repeated if the NPU was full and `_make_room` has released other models.
+            # Another thread may have created the session while this thread waited for the lock. Repeat the attempt
+            # if the NPU had too little memory and `_make_room` has released other models.
             while process.generation != self._generation:
                 try:
                     self._create(process, deadline)
@@ -396,8 +394,8 @@ class RemoteSession(ReplayingSession):
         host, recipe, again = self.host, self.recipe, bool(self._generation)
         suspect = self._create_context
         if host.blame.active and not recipe.fingerprint and not host.is_daemon:
-            # Some model is suspected of a crash and must run alone. Read the identity of this model to find out
-            # whether it is the suspect.
+            # A suspected model must run alone. Read the identity of this session's model to find out whether it is
+            # the suspect.
             self.describe(deadline)
             recipe = self.recipe
         # After the application has ended the profile, later hosts must not record a profile, because they would
@@ -409,7 +407,7 @@ class RemoteSession(ReplayingSession):
         if again and self.fix is not None and not recipe.on_cpu:
             spec = dataclasses.replace(spec, fix=self.fix)  # without these rewrites the results would be wrong
         cached = not again or self._from_cache
-        # Report to the host only those damaged cache entries that this session uses.
+        # Report to the host only damaged cache entries of this session.
         folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
         invalid = {where: fault for where, fault in host.invalid_entries.copy().items() if where[0] == folder}
         request = CreateRequest(
@@ -439,19 +437,19 @@ class RemoteSession(ReplayingSession):
                     host, process, request, self._create_context, deadline, news, self._while_busy, numbers
                 )
             finally:
-                # Even if the creation failed, the progress reports identify the model and the cache entry that
-                # native code was processing. If the host crashed, these are the suspects.
+                # Use the progress reports even after a failure: they identify the model or cache entry that native
+                # code was processing, which is the suspect if the host crashed.
                 if news.fingerprint:
                     self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
                     self._entry = news.entry
                     if news.entry is None:
                         self._remember_source(news.fingerprint)
             self._made(process, created, again=again)
-        # The host reported an error, so no session exists that must be released.
+        # The host reported an error, so there is no session to release.
         except BridgeError:
             raise
         except BaseException as error:  # the deadline expired, or an interruption
-            # No thread waits for the answer, but the host may still create the session, so release it.
+            # The host may still create the session, although no thread waits for the answer, so release it.
             self._generation = before
             self._place.clear()
             for number in numbers:
@@ -460,7 +458,7 @@ class RemoteSession(ReplayingSession):
             if late is not None:
                 raise late from None
             raise
-        # After a successful creation, the host has removed these entries from the cache. After a failed creation,
+        # The host has removed these entries from the cache. After a failed creation, this line is not reached, and
         # the next attempt reports them again.
         for where in invalid:
             host.invalid_entries.pop(where, None)
@@ -497,11 +495,11 @@ class RemoteSession(ReplayingSession):
         self.disabled_optimizers = created.disabled_optimizers
         # Set `live` after everything that the fast path reads from this session.
         self._note_part_of_qnn(self.info.placement)
-        self.live = Live(process, created.session)
+        self.live = HostedSession(process, created.session)
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
             self.info = dataclasses.replace(self.info, placement=placement)
-        # If another thread closed the session during its creation, only this thread can release it.
+        # If another thread closed the session during its creation, this thread must release it.
         if self._closed:
             self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
@@ -511,7 +509,7 @@ class RemoteSession(ReplayingSession):
         """Record the result of the cache look-up in the session's status and in the host's counters."""
         was_from_cache = self._from_cache
         self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
-        # A daemon does not report the cache entry, because it handles damaged entries itself.
+        # A daemon does not report the key of the cache entry, because it handles damaged entries itself.
         self._from_cache = self._entry is not None or (self.host.is_daemon and cache.state != "off")
         # Status and counters describe the first creation, which the application requested. A creation in a later
         # host changes the status only if the cache entry was lost.

@@ -1,4 +1,4 @@
-"""Repeat the calls of a session after the death of a host: in the next host, on the CPU, or without the cache.
+"""Repeat the calls of a session after the death of a host: in the next host, on the CPU, or without a cache entry.
 
 A call goes through these states of the loop in `_supervision.retries`::
 
@@ -58,9 +58,9 @@ T = TypeVar("T")
 MAX_BAD_ENTRIES = 3
 
 
-class Live(NamedTuple):
-    """A session's number and the host process that has the session. One object contains both, so that no thread
-    combines the process of one host with the number in another host."""
+class HostedSession(NamedTuple):
+    """A session's number and the host process in which the session exists. One object contains both, so that no
+    thread combines the process with the session's number in another process."""
 
     process: HostProcess
     session: int
@@ -79,7 +79,7 @@ class ReplayingSession:
             "session.run", recipe.label, recipe.fingerprint, recipe.options_hash, recipe.without_qnn
         )
         self._create_context = dataclasses.replace(self.context, op="session.create")
-        self._lock = renew_in_forks(RLock())  # needed by `in_turn`
+        self._lock = renew_in_forks(RLock())  # re-entrant, as `in_turn` requires
         # Key and id of the cache entry that native code is processing, or that was loaded last.
         self._entry: tuple[str, str] | None = None
         # Result of the look-up in the cache (hit, miss, off) for this session.
@@ -93,7 +93,7 @@ class ReplayingSession:
         self._generation = 0
         self._closed = False
         # Process and number of the session that was created last, for fast calls. The process may have ended.
-        self.live: Live | None = None
+        self.live: HostedSession | None = None
         # Time at which the fast path repeats the checks that the slow path makes before every call.
         self.next_upkeep = 0.0
         # Number of calls that succeeded or were sent on the fast path.
@@ -211,7 +211,7 @@ class ReplayingSession:
             elif self.host.quarantine is not None:
                 self.host.quarantine.check_source(self.recipe.was_read_from, self.context.options_hash)
         except ModelQuarantined as error:
-            self._bear(error)
+            self._move_to_cpu_or_raise(error)
 
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
         """Handle a host's refusal of a quarantined model."""
@@ -222,9 +222,9 @@ class ReplayingSession:
             self.host.supervisor.check_quarantine(self.context)
         except ModelQuarantined as full:
             error = full
-        self._bear(error, compiled=details.get("compiled") is True)
+        self._move_to_cpu_or_raise(error, compiled=details.get("compiled") is True)
 
-    def _bear(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
+    def _move_to_cpu_or_raise(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
         """Move the session to the CPU if its options allow this; else raise the error."""
         recipe = self.recipe
         if recipe.spec.fallback != "cpu" or recipe.on_cpu or compiled or recipe.compiled:
@@ -252,7 +252,7 @@ class ReplayingSession:
             )
             self._create_context = dataclasses.replace(self.context, op="session.create")
             self._moved_because = error.message
-            # No host has generation 0, so the next call creates the session again, with options for the CPU.
+            # No host has the generation 0, so the next call creates the session again, with options for the CPU.
             self._generation = 0
             self.live = None
         self.host.supervisor.counters.cpu_fallbacks += 1
@@ -269,8 +269,8 @@ class _SessionPolicy(Policy):
         self._session = session
         self._retry = retry
         self.may_repeat = retry > 0
-        # Whether the attempt runs on the CPU. Read before the attempt, because another thread may move the session
-        # to the CPU meanwhile, and the move helps only after a crash on QNN.
+        # Whether the attempt runs on the CPU. It is set before the attempt, because another thread may move the
+        # session to the CPU meanwhile, and moving helps only after a crash on QNN.
         self.on_cpu = session.recipe.on_cpu
 
     def check_quarantine(self) -> None:
@@ -286,8 +286,7 @@ class _SessionPolicy(Policy):
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
         session, supervisor = self._session, self._supervisor
-        # A daemon has already repeated the call, attributed the crash and explained it. This side only raises the
-        # daemon's error.
+        # Raise the error of the daemon, which has repeated the call, and attributed and explained the crash.
         if self._host.is_daemon:
             return False
         if isinstance(error, WorkerDied):
@@ -314,8 +313,7 @@ class _SessionPolicy(Policy):
         if not (death.innocent and not isinstance(error, Closed) and patience.is_left()):
             # "pointless" means that a restart does not remove the cause, for example a missing library.
             if self._retry <= 0 or (error.retry == "pointless" and session.concerns_me(error)):
-                # Last resort: move to the CPU if this crash put the model into quarantine and fallback="cpu" allows
-                # it.
+                # Finally, move to the CPU if this crash put the model into quarantine and fallback="cpu" allows it.
                 return self.may_repeat and not self.on_cpu and session.went_to_cpu()
             self._retry -= 1
         self._supervisor.counters.retried_calls += death.lost

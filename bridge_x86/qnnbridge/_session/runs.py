@@ -1,8 +1,7 @@
 """Options and arguments of a run, and a model's metadata, with the same attributes as in ONNX Runtime's classes.
 
-One `RunOptions` may be used by several runs at once and changed from another thread: ``terminate = True``
-reaches the runs that use it through listeners (`TerminateRelay`). The file of a LoRA adapter is read once, in the
-host; a run sends only its path.
+Several runs may use one `RunOptions` at once, and another thread may change it: listeners (`TerminateRelay`) pass
+``terminate = True`` to these runs. The file of a LoRA adapter is read once, in the host; a run sends only its path.
 
 An options object of onnxruntime can only exist if the application imported that package, so this module does not
 import it. ONNX Runtime has no function that lists configuration entries, so the known keys (`config_keys`) are read
@@ -47,7 +46,7 @@ class LoraAdapter:
     def path(self) -> str:
         """Absolute path of the file. Before `Load`, raise an error that is also a `RuntimeError`."""
         if self._path is None:
-            raise RemoteRuntimeError("The LoraAdapter is empty.", fix="Call Load(path) first.")
+            raise RemoteRuntimeError("The LoraAdapter has no file.", fix="Call Load(path) first.")
         return self._path
 
 
@@ -78,8 +77,7 @@ class RunOptions(HasFields):
 
     @property
     def terminate(self) -> bool:
-        """Set to ``True`` from any thread to stop the runs that use these options, and all later runs with these
-        options."""
+        """Whether to stop all current and later runs with these options. Any thread may set it."""
         return self._flag.terminate
 
     @terminate.setter
@@ -192,7 +190,7 @@ _NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
 
 
 class _NoOutputs(tuple[str, ...]):
-    """The empty list of names from a generator, which requests no output.
+    """Empty list of names (from an empty generator), which requests no output.
 
     The object is true as a condition, because `requested_names` treats an empty tuple as a request for all outputs.
     """
@@ -221,7 +219,7 @@ def requested_names(output_names: Any) -> Names:
         if not (sequence or issubclass(given, _ITERATED) or given in _ITERATED_EXACTLY):
             raise RemoteTypeError(
                 f"output_names is {output_names!r:.100} ({given.__name__}), not a list of names.",
-                fix='Give a list: ["name"], or None for all outputs.',
+                fix='Pass a list: ["name"], or None for all outputs.',
             )
     return tuple([checked_name(name, "Names of outputs") for name in tuple(output_names)]) or _NO_OUTPUTS
 

@@ -17,7 +17,7 @@ def log_slow_call(frame: Frame) -> None:
     needed, seconds = header.get("processor_s"), header.get("seconds")
     estimate = ""
     if isinstance(needed, (int, float)):
-        estimate = f" It takes roughly {_text(needed)} of processor time, and longer on a busy computer."
+        estimate = f" The call takes roughly {_text(needed)} of processor time, and longer on a busy computer."
     _log.warning(
         "%s: this call computes on QNN's simulator, not on an NPU, and takes longer than %.0f s.%s",
         header.get("label"),

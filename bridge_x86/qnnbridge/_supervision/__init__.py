@@ -1,4 +1,4 @@
-"""Keep a host alive: decide when to restart it, which model caused a death, and which models are quarantined.
+"""Keep a host alive: decide when to restart it, which model caused a crash, and which models are quarantined.
 
 Overview. A generation is one process of the host. `Supervisor.process` returns a generation that accepts calls. If
 no such generation exists, the first caller starts the next generation, and other callers wait for this start. When
@@ -17,10 +17,10 @@ call's model. No caller waits longer than its own deadline. A start or an invest
 deadline, and the next caller uses the result.
 
 Failures are raised to the caller: `HostStartFailed`, `BreakerOpen`, `ModelQuarantined`, `HostCrashed`, `HostHung`.
-`_session` decides whether to repeat a call. Failing to write a file (report, quarantine) never fails a call.
+`_session` decides whether to repeat a call. A file (report, quarantine) that cannot be written never fails a call.
 
 `restart_policy` and `blame` only decide: they take the time from a `Clock` and neither start nor kill a process.
 `host_process` starts and ends one process, and handles calls that miss their deadline; `supervisor` and `deaths`
-carry out the decisions. `_host` and the sessions call the package. It imports the protocol, `qnnbridge_os`,
+carry out the decisions. `_host` and the sessions use this package, which imports the protocol, `qnnbridge_os`,
 `_launch`, `_transport`, `_fastpath` and `_diagnosis`.
 """

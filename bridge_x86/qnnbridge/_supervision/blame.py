@@ -1,4 +1,4 @@
-"""Assign blame for the death of a host: count points for models, run suspects alone, and keep the quarantine.
+"""Assign blame for the crash of a host: count points for models, run suspects alone, and keep the quarantine.
 
 Only a request that the host had declared to be *inside native code* can have crashed the host; a request in a queue
 cannot. The rules:
@@ -10,12 +10,11 @@ model was running when the host died, only a successful run clears it; a success
 time a model becomes one of several suspects, it needs twice as many good replies alone as the last time (1, 2, 4
 ... 16), so that one lucky run does not clear a model that crashes the host only sometimes. A model that is not
   used is forgotten after ten minutes.
-- No points are given if the host was ended from outside (SIGTERM, Ctrl+C, TerminateProcess with 1) or by this side,
-or if its exit code is unknown. SIGKILL gives no points either, because random kills often hit the same model. The
-exception is a kill while the kernel reports that its out-of-memory killer was active: the third such death in a row
-inside the same model, without a good reply of that model in between, gives points.
-- A call that this side ended because it hung gives points like a crash: a native call that never returns is a
-  fault.
+- No points are given if another process ended the host (SIGTERM, Ctrl+C, TerminateProcess with 1), if qnnbridge
+ended it, or if its exit code is unknown. SIGKILL gives no points either, because random kills often hit the same
+model. The exception is a kill while the kernel reports that its out-of-memory killer was active: the third such
+death in a row inside the same model, without a good reply of that model in between, gives points.
+- A call that qnnbridge ended because it hung gives points like a crash, because a native call must return.
 
 `Quarantine` keeps the points on disk, so that a new process does not repeat the crashes. The file has one record
 ("account") for each combination of model fingerprint, options, phase, and versions of ONNX Runtime, QNN and the
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 
-# Number of consecutive out-of-memory kills inside one model that are not a coincidence.
+# Number of consecutive out-of-memory kills during calls of one model from which the model gets points.
 KILLS_IN_A_ROW: Final = 3
 # Maximum number of good replies that a suspect needs. The number is limited because a suspect blocks all other
 # models while it runs alone.
@@ -68,7 +67,7 @@ Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A model, or an entry of the cache, inside native code. `phase` is "creating", "compiling" or "running"."""
+    """A call inside native code, of a model or of a cache entry. phase: "creating", "compiling" or "running"."""
 
     fingerprint: str
     options_hash: str
@@ -79,8 +78,7 @@ class NativeCall:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Points:
-    """Points that one death adds to a model's account (record in the quarantine file). They are negative if the
-    suspect was cleared."""
+    """Points that one death adds to a model's account (record in the file); negative if the suspect was cleared."""
 
     call: NativeCall
     points: float
@@ -92,7 +90,7 @@ class _Isolated:
 
     Attributes:
         needed: number of good replies until the model may run together with other models again.
-        until: time of `time.monotonic` at which its isolation and its points expire.
+        until: time of `time.monotonic` at which the isolation and the points expire.
     """
 
     needed: int
@@ -117,8 +115,7 @@ class Blame:
         """Whether any model must run alone. The property is read before every call, so it must be fast."""
         if self._isolated:
             now = time.monotonic()
-            # Forget suspects that are not used any more, because no model may use the fast path while a suspect
-            # exists.
+            # Forget unused suspects, because no model may use the fast path while a suspect exists.
             for fingerprint in [name for name, one in self._isolated.copy().items() if one.until < now]:
                 self.forget(fingerprint)
         return bool(self._isolated)
@@ -130,7 +127,7 @@ class Blame:
         return not (self._isolated or self._kills)
 
     def must_run_alone(self, fingerprint: str) -> bool:
-        """Return whether other native calls must wait while this model is inside native code."""
+        """Return whether this model must run alone, so that all other native calls wait."""
         return fingerprint in self._isolated
 
     def on_death(
@@ -139,12 +136,12 @@ class Blame:
         """Record the end of a host while `suspects` were inside native code; return the changes of their
         accounts."""
         # Count two calls of the same model as one suspect. Ignore a call without a fingerprint: the host died
-        # before it had read the model, so no account can be identified.
+        # before it had read the model, so the model's account is unknown.
         suspects = list({call.fingerprint: call for call in suspects if call.fingerprint}.values())
         with self._lock:
             if not suspects or why == "ended-by-us":
                 return []
-            # A "hung" death needs no exit code: this side ended the host because of the call.
+            # If the call hung, the exit code does not matter: qnnbridge ended the host because of the call.
             if why != "hung" and (status is None or not _may_be_its_fault(status)):
                 if status is None or status.code.fault != "kill" or why != "memory-ran-out":
                     return []
@@ -161,8 +158,8 @@ class Blame:
     def on_good_reply(self, call: NativeCall) -> list[Points]:
         """Record a successful native call of a model. Return the changes of its account: points to deduct, usually
         none."""
-        # No lock is taken, because this method runs after every call. If a death is being recorded at this moment,
-        # the next reply has the effect.
+        # Take no lock, because this method runs after every call. If a death is being recorded at this moment, the
+        # next good reply clears the suspect instead.
         if not self._isolated and not self._kills:
             return []
         with self._lock:
@@ -179,7 +176,7 @@ class Blame:
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
-        """Forget a model that needs no more good replies: it is in quarantine, or its quarantine was cleared."""
+        """Let a model no longer run alone, because it is in quarantine, or because its quarantine was cleared."""
         with self._lock:
             self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)
@@ -202,8 +199,8 @@ class Blame:
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:
-    # If the loader ends the program, this usually happens at the start and is not a model's fault. The exception is
-    # a missing function that native code binds at the first call (exit code 127, 0xC0000139). Exit code 0 inside
+    # An exit code of the loader usually means a failed start, which is not a model's fault. The exception is a
+    # missing function that native code binds at the first call (exit code 127, 0xC0000139). Exit code 0 during
     # native code means that native code called exit().
     return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"
 
@@ -215,8 +212,8 @@ class IsolationLock:
         self._blame = blame
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # Running calls, by thread and a unique key. The value is true for a call that excludes all others. A
-        # counter is not used, because an interrupt could leave it wrong.
+        # Running calls, by thread and a unique key. The value is true for a call that runs alone. A counter could
+        # become wrong through an interrupt.
         self._inside: dict[tuple[int, object], bool] = {}
         self._waiting_alone: dict[tuple[int, object], None] = {}
 
@@ -226,12 +223,11 @@ class IsolationLock:
         if not self._blame.active:
             yield
             return
-        # This is decided when the call enters. A model that becomes a suspect during the call runs alone from its
-        # next call on.
+        # Decide at the start: a model that becomes a suspect during the call runs alone from the next call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
-        # True if this code runs in a signal handler or finalizer that has interrupted a call of the same thread.
-        # The handler must not wait for that call, which cannot continue before the handler has ended.
+        # Whether this code runs in a signal handler or finalizer that has interrupted a call of the same thread. It
+        # must not wait for that call, which cannot continue before the handler has ended.
         nested = any(me[0] == thread for thread, _ in [*self._inside, *self._waiting_alone])
 
         def enter() -> bool:
@@ -255,7 +251,7 @@ class IsolationLock:
             yield
         finally:
             self._inside.pop(me, None)
-            # All steps here are single C operations, so an exception of a signal handler leaves none half done
+            # Each step here is a single C operation, so an exception of a signal handler cannot interrupt it
             # (`qnnbridge_os.shield`).
             self._waiting_alone.pop(me, None)
             self._changes.notify()
@@ -263,7 +259,7 @@ class IsolationLock:
 
 # --- models that crashed hosts, kept on disk ---
 
-# Two deaths with only this model inside native code, or four deaths with one other model.
+# Points that put a model in quarantine: two deaths with only this model in native code, or four with another.
 LIMIT_POINTS: Final = 2.0
 # A cache entry is replaced after one death, because compiling again takes only seconds, while another death would
 # affect all models.
@@ -273,22 +269,21 @@ TTL_S: Final = 24 * 3600.0
 RECHECK_S: Final = 1.0
 MAX_ACCOUNTS: Final = 500
 SCHEMA: Final = 1
-# Tolerance, because three times 1/3 is less than 1 in floating point.
+# Tolerance for the sum of fractions such as 1/3 in floating point.
 _ROUNDING: Final = 1e-6
 # Start of the year 9999, the last year of `datetime`, in seconds since 1970.
 _LAST_SECOND: Final = 253_370_764_800.0
 # Maximum number of models whose source (path, size and dates) is stored.
 _MAX_SOURCES: Final = 1000
 
-# Identity of a model that no host has read yet: path (or hash of the bytes), size, and dates and inode as one
-# number.
+# Identity of a model that no host has read yet: path (or hash of the bytes), size, number from dates and inode.
 Source = tuple[str, int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeathEntry:
-    """One death. `when` is in seconds since 1970, `exit` is the exit code as a string, `report` is the path of the
-    crash report."""
+    """Record of one death. when: seconds since 1970. exit: the exit code as a string. report: path of the crash
+    report."""
 
     when: float
     points: float
@@ -356,14 +351,13 @@ class Quarantine:
         """Raise `ModelQuarantined` if the model is in quarantine for any phase."""
         self._refresh()
         for account in self._refused.get((fingerprint, options_hash), ()):
-            # A cache entry is never refused here: the host removes the entry from the cache and compiles the model
-            # again.
+            # Do not refuse cache entries: the host removes the entry from the cache and compiles the model again.
             if account.versions == self.versions and not account.entry and not self._expired(account):
                 raise self._error(account)
 
     @property
     def depends_on_versions(self) -> bool:
-        """Whether the check needs the host's versions: some model is in quarantine under some versions."""
+        """Whether `check` needs the host's versions, because any model is in quarantine."""
         self._refresh()
         return bool(self._refused)
 
@@ -411,7 +405,7 @@ class Quarantine:
         # Deduct the points from the account to which they were added: the same model and versions have the same
         # account id.
         key = (points.call.fingerprint, points.call.options_hash, points.call.phase, self.versions)
-        # Eight digits, because people type the id (`qnnbridge quarantine clear`).
+        # Use only eight digits, because users type the id (`qnnbridge quarantine clear`).
         account_id = hashlib.sha256("\n".join(key).encode("utf-8", "surrogatepass")).hexdigest()[:8]
         now = self._clock.wall()
         source = self._sources.get(points.call.fingerprint)
@@ -426,8 +420,7 @@ class Quarantine:
                 )
                 account = dataclasses.replace(account, entry=call.entry)
             deaths = _without(account.deaths, -death.points) if death.points < 0 else (*account.deaths, death)
-            # `abs`, because the clock may have been set back: a death with a future date counts like one with a
-            # past date.
+            # Use `abs`, because the clock may have been set back: future dates count like past dates.
             deaths = tuple(d for d in deaths if account.since is not None or abs(now - d.when) <= WINDOW_S)
             account = dataclasses.replace(account, deaths=deaths)
             if source is not None and account.source is None:
@@ -482,7 +475,7 @@ class Quarantine:
             return
         with self._lock:
             self._next_check = self._clock.monotonic() + RECHECK_S
-            # While the file cannot be written, this process's accounts are authoritative.
+            # Do not read the file while it cannot be written, because the accounts in memory are newer.
             if self._unsaved:
                 return
             stamp = self._file_stamp()
@@ -514,9 +507,9 @@ class Quarantine:
     def _read(self) -> Accounts:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
-        # Exceptions of reading a file with arbitrary contents, including the exceptions of json (`ValueError`).
+        # These exceptions include those of json (`ValueError`) and cover files with arbitrary contents.
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
-            return {}  # The file is absent or damaged. A damaged file blames no model.
+            return {}  # The file is missing or damaged: no model is in quarantine.
 
     def _use(self, accounts: Accounts) -> None:
         refused: dict[tuple[str, str], list[QuarantineAccount]] = {}
@@ -537,8 +530,8 @@ class Quarantine:
         return {account.id: account for account in kept[-MAX_ACCOUNTS:]}
 
     def _expired(self, account: QuarantineAccount) -> bool:
-        """Return whether a quarantine has expired. A time in the far future comes from a wrong clock and must not
-        block a model for years."""
+        """Return whether a quarantine has expired. A start in the far future counts as expired: it comes from a
+        wrong clock and would block a model for years."""
         return account.since is not None and abs(self._clock.wall() - account.since) >= TTL_S
 
     def _error(self, account: QuarantineAccount) -> ModelQuarantined:
@@ -565,7 +558,7 @@ class Quarantine:
 
 
 def _without(deaths: tuple[DeathEntry, ...], points: float) -> tuple[DeathEntry, ...]:
-    """Return the deaths without the latest death that has this number of points."""
+    """Return the deaths without the latest one with this number of points."""
     for index in reversed(range(len(deaths))):
         if abs(deaths[index].points - points) < _ROUNDING:
             return deaths[:index] + deaths[index + 1 :]

@@ -1,4 +1,4 @@
-"""Handle a host's death: collect the evidence, find the cause, write the crash report, assign the blame.
+"""Handle the death of a host: collect the evidence, find the cause, write the crash report, assign the blame.
 
 The modules that find the cause are not needed to start a host. They are imported after the host's HELLO, while the
 host imports ONNX Runtime, and not after its death, when memory or descriptors may be exhausted.
@@ -52,12 +52,12 @@ class DeathReport:
     Attributes:
         error: error to raise to the callers.
         status: how the process ended; ``None`` if unknown.
-        on_purpose: whether this side ended the process, because the application requested it or no longer needed
+        on_purpose: whether qnnbridge ended the process, because the application requested it or no longer needed
             the process.
         from_outside: true if no open call caused the end. The cause is then another process, a lack of memory, the
             deadline of another call, or the loss of the NPU.
         suspects: requests that were inside native code.
-        undecided: suspects whose models run alone from now on, so that the next death has only one suspect.
+        undecided: suspects whose models run alone from now on, because it is not known which one caused the death.
         booked: whether blame was assigned to a model.
     """
 
@@ -99,8 +99,8 @@ class Investigator:
         self._reports = reports
 
     def on_ready(self, process: HostProcess) -> None:
-        """Set the versions of the quarantine: now from the host's HELLO, and later whenever the host reports
-        further versions."""
+        """Set the versions of the quarantine from the host's HELLO, and again when the host reports further
+        versions."""
         from qnnbridge._diagnosis import crash  # noqa: F401 - imported early, see the module's docstring
 
         requests, first = process.channel.requests, process.peer.versions
@@ -141,7 +141,7 @@ class Investigator:
         # Read `killed_because` before the process is killed below, because `kill` sets it.
         on_purpose = process.killed_because is not None or _asked_for(failure)
         if failure.reason is not None:
-            # The process violates the protocol or does not respond, so end it.
+            # End a process that violates the protocol or does not respond.
             process.kill(failure.reason.message)
         # The output ends before the process ends, so wait for the exit code.
         raw = process.exit_code(patience_s)
@@ -169,8 +169,7 @@ class Investigator:
             error,
             status,
             on_purpose,
-            # If `suspect` is set, the host answered this call with the loss of the NPU, so no open call is to
-            # blame.
+            # If `suspect` is set, this call (answered with the loss of the NPU) is to blame, and not an open call.
             on_purpose or suspect is not None or _from_outside(record, failure),
             frozenset(call.request_id for call in record.suspects),
             frozenset(call.request_id for call in record.suspects if models > 1 and call.fingerprint),
@@ -252,8 +251,8 @@ class Investigator:
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
-        # This side ended the host: either because a call hung, which is then to blame, or for a reason unrelated to
-        # any call.
+        # qnnbridge ended the host because a call hung, which is then to blame, or for a reason unrelated to any
+        # call.
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:
@@ -263,7 +262,7 @@ class Investigator:
             text = record.exit.describe() if record.exit is not None else ""
             account = self._quarantine.add(points, exit_text=text, report=str(report) if report else None)
             if account is not None:
-                # The model is refused from now on, so it need not run alone.
+                # The model is in quarantine and refused from now on, so it does not have to run alone.
                 self._blame.forget(points.call.fingerprint)
         return len(booked)
 
@@ -296,8 +295,8 @@ def _key(versions: Mapping[str, str]) -> str:
 
 
 def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = False) -> ExitStatus | None:
-    """Return how a process ended. of_worker: the exit code is that of the compiler process; the host reports it in
-    the format of the host's system."""
+    """Return how a process ended. of_worker: whether it is the exit code of the compiler process, which the host
+    reports in the format of its own system."""
     from qnnbridge._diagnosis.exit_codes import ExitStatus, from_low_byte
 
     if raw is None:
@@ -311,8 +310,8 @@ def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = Fal
 
 
 def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
-    """Return whether the cause was outside the host. A lack of memory counts as outside, because the kernel may end
-    any large process."""
+    """Return whether something outside the host ended it. A lack of memory counts as outside, because the kernel
+    may end any large process."""
     if failure.reason is not None:
         return failure.reason.details.get("from_outside") is True
     if record.killed_because is not None or record.exit is None:
@@ -322,7 +321,7 @@ def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
 
 
 def _asked_for(failure: ChannelFailed) -> bool:
-    """Return whether the application requested the end of the host, according to the reason in `failure`."""
+    """Return whether the application requested the end of the host, according to `failure`."""
     return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
 
@@ -334,7 +333,8 @@ def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
     """Set the phase of calls that are inside native code although the host declared no phase for them.
 
     The host declares no phase for a call that starts while no other call runs (ADR 0003), so mark the oldest call.
-    The order in which calls on fast channels started is unknown, so if several calls include such a call, mark all.
+    If any of several calls is on a fast channel, mark all calls, because the order in which these started is
+    unknown.
     """
     if any(one.phase for one in lost):
         return lost

@@ -2,8 +2,8 @@
 
 A `HostProcess` is never restarted; the supervisor replaces it by a new `HostProcess`, the next generation.
 
-A call cannot be interrupted inside native code. With ``on_deadline="kill"`` this side ends the host during the
-call. The application requested that, so the end is not a crash, and all other calls are repeated in the next host.
+A call cannot be interrupted inside native code. With ``on_deadline="kill"`` the supervisor ends the host during the
+call. The application requested this, so it is not a crash, and all other calls are repeated in the next host.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _log = log_of("qnnbridge.host_process")
 # Time to wait for the end of the host process after its output has ended.
 EXIT_WAIT_S = 5.0
 
-# Phases of the host itself that have a time limit.
+# Phases of the host that have a time limit.
 LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
 
 # Time limits of the steps of `close`, in order: GOODBYE, waiting for the process to end, terminate, kill. Including
@@ -58,11 +58,11 @@ KILL_TIMEOUT_S = 2.0
 RELEASE_TIMEOUT_S = 1.0
 
 # Number of consecutive checks, five seconds apart, that must find the process stopped before the host is ended (25
-# to 30 s). So a short stop by a debugger has no effect.
+# to 30 s), so that a short stop by a debugger has no effect.
 STOPPED_LOOKS = 6
 
-# Number of consecutive checks that must find the loading time exceeded. A single check proves nothing after the
-# machine was asleep.
+# Number of consecutive checks that must find the loading time exceeded: after the machine was asleep, a single
+# check would be wrong.
 LOADING_CHECKS = 2
 
 # Time to wait for the end of stderr after the process has ended. A grandchild process may keep stderr open.
@@ -76,7 +76,7 @@ class Launch:
     Attributes:
         timeout_s: time limit in seconds for the host's HELLO. The same limit applies again for loading ONNX Runtime
             and QNN.
-        features: features in this side's HELLO in addition to the features offered to every host.
+        features: features that the bridge's HELLO offers in addition to those offered to every host.
     """
 
     argv: Sequence[str]
@@ -96,7 +96,7 @@ class HostProcess:
         self.started_at = time.monotonic()
         self._start_timeout_s = launch.timeout_s
         self.ready_at: float | None = None
-        # Why this side ended the process; ``None`` if it ended by itself.
+        # Reason why qnnbridge ended the process; ``None`` if it did not.
         self.killed_because: str | None = None
         # Names of the steps that were needed to end the process.
         self.rungs: list[str] = []
@@ -125,8 +125,8 @@ class HostProcess:
             self.stderr = StderrCollector(self._child.stderr_fd)
             self.channel = Channel(self._child.stdin_fd, self._child.stdout_fd, hello, self._check)
         except BaseException as error:
-            # The connection failed for lack of descriptors or memory. Do not leave a process running that has no
-            # connection.
+            # The connection could not be created (no descriptors or memory left). Do not leave a process running
+            # without a connection.
             self._child.kill()
             self._child.wait(KILL_TIMEOUT_S)
             self._child.close()
@@ -140,7 +140,7 @@ class HostProcess:
 
     @property
     def pid(self) -> int:
-        """Id of the process that this side started. The host reports its own id in `peer`, which may differ."""
+        """Id of the started process. The host reports its own id in `peer`, which may differ."""
         return self._child.pid
 
     @property
@@ -176,8 +176,7 @@ class HostProcess:
 
     @property
     def seeks_qnn(self) -> bool:
-        """Whether the host has not reported the version of QNN yet. The HELLO contains the version only if QNN
-        comes from a wheel."""
+        """Whether the version of QNN is unknown. The HELLO contains it only if QNN comes from a Python package."""
         requests = self.channel.requests
         known = requests.host_versions or "onnxruntime_qnn" in self.peer.versions
         return not known and requests.host_phase != "ready"
@@ -202,7 +201,7 @@ class HostProcess:
             if time.monotonic() < until:
                 raise
             preamble = self.channel.preamble[:200]
-            self.kill("it did not send HELLO")
+            self.kill("it did not send HELLO in time")
             raise HandshakeFailed(
                 f"The host did not send HELLO within {self._start_timeout_s:g} s.",
                 cause="The program is not a qnnbridge host, it is blocked, or the machine is very busy.",
@@ -216,7 +215,7 @@ class HostProcess:
         self.ready_at = time.monotonic()
 
     def ping(self, deadline: float | None) -> None:
-        """Request a sign of life from the host, over a fast channel if one is open. See `Channel.ping`."""
+        """Wait until the host answers a PING, over a fast channel if one is idle. See `Channel.ping`."""
         if self.open_pool is None or not self.open_pool.ping(deadline):
             self.channel.ping(deadline)
 
@@ -245,15 +244,15 @@ class HostProcess:
 
         `quietly`: the application is ending, so log at a lower level.
         """
-        # Whether the end is already known: callers that noticed the death investigate it, or this side ended the
-        # process. Read this before sending GOODBYE, which ends the connection.
+        # Whether the end of the process is known already: callers that noticed it investigate, or qnnbridge ended
+        # the process. Read this before sending GOODBYE, which ends the connection.
         known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             answered = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
             self.rungs.append("goodbye" if answered else "goodbye unanswered")
         # The host answered GOODBYE, or its output ended, so the process is about to end, too.
         leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
-        # From here on no thread reads or writes. Waiting callers get the failure.
+        # After this, no thread reads or writes. Waiting callers get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
         # Wait only for a host that answered GOODBYE, or whose output ended. No other host ends by itself.
@@ -264,12 +263,12 @@ class HostProcess:
             self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
         # The process has ended, so its stderr is about to end, too.
         self.stderr.drain(STDERR_TIMEOUT_S)
-        # Close descriptors only if no thread reads from them, because the system reuses the number of a closed
-        # descriptor for the next file.
+        # Close descriptors only if no thread reads from them, because the next opened file may get the number of a
+        # closed descriptor.
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
-            # Leak two descriptors deliberately, and record the leak.
+            # Leave the two descriptors open deliberately, and record this in `rungs`.
             self.rungs.append("descriptors kept")
         self.stderr.close()
 
@@ -289,7 +288,7 @@ class HostProcess:
         report the crash."""
         code = self._child.poll()
         if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
-            return  # the process ended as planned, was ended by this side, or still runs
+            return  # the process ended as planned, was ended by qnnbridge, or still runs
         from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
@@ -303,21 +302,20 @@ class HostProcess:
     def _check(self) -> ChannelFailed | None:
         """Check, after a period of silence, whether the process still exists and can make progress.
 
-        After the death of the process the stream does not end if another process keeps the output open. A process
-        that is repeatedly found stopped will not answer. Checks are counted instead of seconds: after the machine
-        was asleep, the clock would show that a healthy process has exceeded its limit.
+        If another process keeps the output open, the stream does not end when the host dies. A stopped process will
+        not answer. Checks are counted instead of seconds: after the machine was asleep, the clock would show that a
+        healthy process has exceeded its limit.
         """
-        # `poll` reaps the process. `exit_code` still returns the exit code afterwards.
+        # `poll` reaps the process on POSIX; `exit_code` returns the stored exit code afterwards.
         if self._child.poll() is not None:
             return ChannelFailed()
         return self._check_stopped() or self._check_loading()
 
     def _check_loading(self) -> ChannelFailed | None:
-        """Apply the time limit for loading libraries. The time for loading a model is limited by the timeout of its
-        call."""
+        """Check the time limit for loading libraries. Loading a model is limited by the timeout of its call."""
         phase = self.channel.requests.host_phase
         since = self.ready_at
-        # The limit applies only while the host itself declares a loading phase.
+        # Check the limit only while the host declares a loading phase.
         over = phase in LOADING and since is not None and time.monotonic() - since > self.load_timeout_s
         self._seen_loading = self._seen_loading + 1 if over else 0
         if self._seen_loading < LOADING_CHECKS:
@@ -346,7 +344,7 @@ class HostProcess:
         return ChannelFailed(
             HostHung(
                 "The host process is stopped and does not continue.",
-                cause="Another process stopped it (SIGSTOP, a debugger, a suspended process).",
+                cause="Another process stopped it (with SIGSTOP, a debugger, or by suspending it).",
                 fix="Nothing to do: qnnbridge ends the host and starts it again with the next call.",
                 details={"pid": self.real_pid, "from_outside": True},
             )
@@ -373,21 +371,20 @@ class FastCallFailed(Exception):
     """A call on the fast path failed. The slow path explains the failure and repeats the call in the remaining
     time.
 
-    The exception is kept during the repetition (`alone`). With tracebacks it would keep the call's frames in a
-    reference cycle, and the application's arrays would stay until the garbage collector runs.
+    While the call is repeated, only a copy without traceback is kept (`alone`): a traceback would keep the call's
+    frames in a reference cycle, and the application's arrays would stay until the garbage collector runs.
     """
 
     def __init__(
         self, process: HostProcess, error: Exception, deadline: float | None, *, in_place: bool = False
     ) -> None:
-        """Initialize. `in_place`: the host may have changed inputs of the call, so the call must not be
+        """Initialize. in_place: whether the host may have changed the inputs, so that the call must not be
         repeated."""
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # The error, until `take` returns it. It can be taken only once: an exception that is both raised and stored
-        # would keep the frames alive through which it passes.
+        # The error, until `take` returns it. The traceback of a stored error would keep the call's frames alive.
         self.error: Exception | None = _without_traceback(error)
 
     def alone(self) -> FastCallFailed:
@@ -413,7 +410,7 @@ def _without_traceback(error: Exception) -> Exception:
 
 # --- conversion of timeouts to deadlines, and calls that miss their deadline ------------------
 
-# Longest timeout (eleven days). Functions that wait for locks and descriptors do not accept much longer timeouts.
+# Maximum timeout in seconds (eleven days). Waiting for locks and descriptors does not accept much more.
 LONGEST_S = 1_000_000.0
 
 
@@ -428,7 +425,7 @@ def deadline_after(timeout: float | None) -> float | None:
     # Reject bools, which are ints in Python: timeout=True would mean one second.
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or math.isnan(timeout) or timeout < 0:
         raise OptionError(
-            f"timeout={timeout!r} is not a length of time.", fix="Give seconds, 0 or more, or None for no limit."
+            f"timeout={timeout!r} is not a number of seconds.", fix="Give seconds, 0 or more, or None for no limit."
         )
     return None if math.isinf(timeout) else time.monotonic() + min(timeout, LONGEST_S)
 
@@ -439,8 +436,8 @@ def seconds_left(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())
 
 
-# Number of seconds during which a call without a deadline is repeated after deaths of the host that the call did
-# not cause. This allows for some slow starts under load, but gives up if the host is killed again and again.
+# Seconds during which a call without a deadline is repeated after deaths of the host that the call did not cause.
+# This is enough for several slow starts under load, but repetition ends if the host is killed again and again.
 INNOCENT_S: Final = 300.0
 
 
@@ -456,8 +453,7 @@ class Patience:
         """Return whether the call may be repeated. The time of a call without a deadline starts with the first
         death."""
         now = time.monotonic()
-        # Start the time with the first death and not with the call, because a run may take hours before the first
-        # death.
+        # The time starts with the first death and not with the call, because a run may take hours before that.
         if self._began is None:
             self._began = now
         return now < (self._began + INNOCENT_S if self._deadline is None else self._deadline)
@@ -472,14 +468,13 @@ ASKED_FOR: Final = "asked_for"
 def overdue(
     process: HostProcess, late: CallTimedOut, context: CallContext, timeout_s: float | None, on_deadline: OnDeadline
 ) -> DeadlineExceeded:
-    """Return the error for a missed deadline. End the host if it works on the call, or if the call waits behind
-    abandoned work."""
+    """Return the error for a missed deadline. With "kill", end the host if it works on the call, or if the call
+    waits for calls that were abandoned."""
     state = late.state
-    # A call that has not started waits for other calls. The host is not ended during those calls, unless their
-    # callers have given up.
+    # A call that has not started waits for other calls. End the host during those only if they were abandoned.
     blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
     if on_deadline == "kill" and blocked:
-        what = "ran past its" if state == "still-running" else "waited behind abandoned work until after its"
+        what = "ran past its" if state == "still-running" else "waited for abandoned calls until after its"
         reason = HostHung(
             f"The host was ended: {context.model} {what} deadline of {timeout_s:g} s.",
             details={"model": context.model, ASKED_FOR: True},
@@ -495,7 +490,7 @@ def overdue(
         details={"state": state, "model": context.model},
     )
     if state == "still-running":
-        inside = "inside of a QNN partition" if context.op == "session.run" else "while native code works on it"
+        inside = "inside a QNN partition" if context.op == "session.run" else "while native code works on it"
         error.cause = f"A call cannot be interrupted {inside}."
         error.fix = "Wait longer, or pass on_deadline='kill' to end the host (other calls are repeated)."
     return error

@@ -1,38 +1,38 @@
-"""Decide when to restart a host that died, and when to replace a host that uses too much memory.
+"""Decide when to restart a host that died, and when to replace a running host, which leaks memory.
 
 `RestartPolicy` has two measures: a *delay* that grows with each start that leads to no useful work, and a *breaker*
-that prevents starts for some time. Each generation has one of three values:
+that prevents starts for some time. Each generation (process of the host) is in one of three classes:
 
-- **productive**: it answered at least one call successfully. Whatever ended it, the next start is not delayed, the
-exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed
-  from outside 200 times a minute but works in between must continue. Such a cycle is not an endless loop without
-  progress, because each turn includes a complete start and an answer. A model that crashes the host every time is
-  handled by the quarantine, not here: a death that is blamed on models neither delays the next start nor counts for
-  the breaker, which would stop other models.
+- **productive**: it answered at least one call successfully. Regardless of its end, the next start is not delayed,
+  the exponent of the delay is reset to zero and the breaker's list is cleared. A host that is killed from outside
+  200 times a minute but works in between must continue. Such a cycle is not an endless loop without progress,
+  because each turn includes a complete start and an answer. A model that crashes the host every time is handled by
+  the quarantine, not here: a death that is blamed on models neither delays the next start nor counts for the
+  breaker, which would stop other models.
 - **settled**: it was ready for a minute, but received no call. This also resets the exponent.
 - **barren**: everything else. The next start waits ``0.25 s x 2^n`` with full jitter, at most 30 s, where n is the
   number of consecutive barren generations before the one that died.
 
-Five barren deaths within two minutes, with no success in between, open the breaker for a minute; then one start is
-tried (half-open). If that generation is barren too, the breaker opens for twice as long, up to ten minutes; if it
-gives a good answer or settles, the breaker closes. A barren host that was *killed from outside* (SIGKILL, SIGTERM,
-Ctrl+C) does not count for the breaker, because such a kill does not mean that the next host fails. The delay
-increases only from the fourth such kill in a row on. So kills at random moments, which also hit some starts, cause
-little delay, while a cause that kills every start soon leads to two attempts a minute.
+Five deaths of barren generations within two minutes, without a success in between, open the breaker for a minute.
+Then one start is tried (half-open). If that generation is barren too, the breaker opens for twice as long, up to
+ten minutes; if it gives a good answer or settles, the breaker closes. A barren host that was *killed from outside*
+(SIGKILL, SIGTERM, Ctrl+C) does not count for the breaker, because such a kill does not mean that the next host
+fails. The delay increases only from the fourth consecutive kill on. So kills at random moments, of which some occur
+during a start, cause little delay, while a cause that kills every start soon leads to two attempts a minute.
 
 A restart cannot fix a missing interpreter, a wrong machine type, a missing library or incompatible versions: the
 same error is raised at once for every further start, until `reset`.
 
 `Recycler` decides when to replace a running host. QNN leaks about 0.15 MB with each compilation, and more on
 devices (200 compilations grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports
-700 MB that were kept after the session was closed). After a replacement every session that is still used is created
-again, and these creations must not trigger the next replacement. So only creations that the application requested
-are counted: for each key, the number of creations in this generation counts only beyond the maximum of all earlier
-generations. The count is exact if a key identifies one session and not only its model. If a key identifies only the
-model, a program that opens and closes one model repeatedly gets a new host after 1, 3, 6, 10 ... times the limit.
+700 MB that were kept after the session was closed). After a replacement, every session that is still used is
+created again, and these creations must not trigger the next replacement. So only creations that the application
+requested are counted: for each key, only the creations that exceed the maximum of all earlier generations count.
+The count is exact if a key identifies one session and not only its model. If a key identifies only the model, a
+program that opens and closes one model repeatedly gets a new host after 1, 3, 6, 10 ... times the limit.
 
-Thread-safe; one policy belongs to one host. No function waits: `next_start` returns how long to wait. Policies take
-a `Clock`, so that tests need not wait.
+Thread-safe; each host has its own policy. No function waits: `next_start` returns how long to wait. Policies take a
+`Clock`, so that tests can replace the time.
 """
 
 from __future__ import annotations
@@ -62,19 +62,18 @@ class Clock:
         return time.time()
 
 
-# Random part of delays (jitter), so that several applications whose hosts die for the same reason do not start
+# Random factor of delays (jitter), so that several applications whose hosts die for the same reason do not start
 # hosts at the same moment.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
-# Number of consecutive barren deaths by a kill from outside that do not increase the delay.
+# Number of consecutive kills from outside (of generations without useful work) that do not increase the delay.
 FREE_KILLS: Final = 3
 # The limits of systemd (5 in 10 s) and Erlang (1 in 5 s) would never apply: a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0
-# Maximum time for which the breaker is open. So calls work again at most ten minutes after a repair, without
-# further action.
+# Maximum time for which the breaker is open, so that calls work again at most ten minutes after a repair.
 MAX_OPEN_S: Final = 600.0
 
 State = Literal["closed", "open", "half-open", "broken"]
@@ -95,7 +94,7 @@ class RestartPolicy:
         first_delay_s, max_delay_s: delay before a start after a barren generation, before jitter.
         breaker_deaths, breaker_window_s: number of barren deaths within this time that open the breaker.
         open_s, max_open_s: how long the breaker stays open the first time, and at most.
-        clock, jitter: replaced in tests. ``jitter()`` returns a number from 0 to 1.
+        clock, jitter: sources of time and random numbers (0 to 1), replaced in tests.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class RestartPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all deaths, because the application has changed something or requests another attempt."""
+        """Forget all deaths. Called when the application has changed a setting or requests another attempt."""
         with self._lock:
             self._crashed_in_a_row = 0
             self._killed_in_a_row = 0
@@ -202,7 +201,7 @@ class RestartPolicy:
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable
-            # The next start is not delayed and the death is not counted, whatever the cause.
+            # After a productive generation, do not delay the next start and do not count the death.
             elif productive or booked:
                 self._not_before = now
             else:
@@ -210,7 +209,7 @@ class RestartPolicy:
                     self._recover()
                 killed = status is not None and status.code.kind == "killed"
                 self._wait_longer(now, killed=killed)
-                # After a kill from outside the next start may well succeed, so the kill does not open the breaker.
+                # A kill from outside does not open the breaker, because the next start may succeed.
                 if not settled and not killed:
                     self._count(now, _describe(status))
 
@@ -225,7 +224,7 @@ class RestartPolicy:
 
     def _wait_longer(self, now: float, *, killed: bool) -> None:
         exponent = self._crashed_in_a_row + max(0, self._killed_in_a_row - FREE_KILLS)
-        # The exponent is limited because floats overflow. At 2^32 the maximum delay applies in any case.
+        # Limit the exponent, because floats overflow. With 2^32 the delay exceeds its maximum in any case.
         delay_s = min(self._max_delay_s, self._first_delay_s * 2.0 ** min(exponent, 32))
         if killed:
             self._killed_in_a_row += 1
@@ -260,10 +259,10 @@ def _describe(status: ExitStatus | None) -> str:
     return "it did not start" if status is None else f"exit code {status.describe()}"
 
 
-# Minimum time between two checks of the memory, which need system calls. A host grows little in this time.
+# Minimum seconds between two checks of the memory, which need system calls. A host grows little in this time.
 CHECK_INTERVAL_S = 2.0
 
-# Maximum number of stored keys. A session whose key was dropped is counted once more.
+# Maximum number of stored keys. If a key was dropped, the next creation of its session counts as new.
 MAX_KEYS = 10_000
 
 
@@ -303,7 +302,7 @@ class Recycler:
         with self._lock:
             if generation > self._generation:
                 self._begin(generation)
-            # The report is late: it comes from a thread that created the session before the host was replaced.
+            # Ignore a late report of a thread that created the session before the host was replaced.
             elif generation < self._generation:
                 return  # the session's host has ended
             made = self._made[key] = self._made.get(key, 0) + 1
@@ -316,7 +315,7 @@ class Recycler:
             return True
         if after.rss_bytes is None or time.monotonic() < self._next_check:
             return False
-        # No lock is needed: two threads that read the memory at the same time do no harm.
+        # Take no lock: it is harmless if two threads read the memory at the same time.
         self._next_check = time.monotonic() + CHECK_INTERVAL_S
         import psutil  # imported here because the import takes 12 ms
 

@@ -1,4 +1,4 @@
-"""The loop around every request: run the request in a host, and again in the next host if the first host dies.
+"""The loop around every request: run the request in a host, and repeat it in the next host if the host dies.
 
 A call goes through these states::
 
@@ -41,8 +41,8 @@ class CallLimits(NamedTuple):
     """Time limit of a call, and the number of repetitions.
 
     timeout: seconds; ``None`` for the session's default. retry: number of repetitions after deaths of the host that
-    the call itself may have caused; ``None`` for the session's default, 0 to send no request twice. on_deadline:
-    "kill" ends a host that still works on the call at the deadline.
+    the call itself may have caused; ``None`` for the session's default, 0 to never send a request twice.
+    on_deadline: "kill" ends a host that still works on the call at the deadline.
     """
 
     timeout: float | None = None
@@ -55,13 +55,13 @@ class CallLimits(NamedTuple):
         deadline_after(self.timeout)
         retry = self.retry
         if retry is not None and (isinstance(retry, bool) or not isinstance(retry, int) or retry < 0):
-            raise OptionError(f"retry={retry!r} is not a valid number of repetitions.", fix="Give 0, 1 or more.")
+            raise OptionError(f"retry={retry!r} is not a valid number of repetitions.", fix="Give 0 or more.")
         if self.on_deadline not in ("raise", "kill"):
-            raise OptionError(f"on_deadline={self.on_deadline!r} is not known.", fix="Give 'raise' or 'kill'.")
+            raise OptionError(f"on_deadline={self.on_deadline!r} is not valid.", fix="Give 'raise' or 'kill'.")
         return self
 
     def within(self, seconds: float | None, retry: int) -> CallLimits:
-        """Return the limits with the given defaults of a session instead of ``None``."""
+        """Return the limits with each ``None`` replaced by the session's default."""
         return CallLimits(
             seconds if self.timeout is None else self.timeout,
             retry if self.retry is None else self.retry,
@@ -82,7 +82,7 @@ class Death(NamedTuple):
 
 
 class RetryHost(Protocol):
-    """The part of the class `Host` that the loop needs."""
+    """Interface of `Host` that the loop uses."""
 
     supervisor: Supervisor
 
@@ -97,7 +97,7 @@ class Policy:
         context: the model and the operation that are blamed if the host dies during the call.
     """
 
-    # Whether a request may be sent twice.
+    # Whether a request may be sent twice, because `retry` is not 0.
     may_repeat = True
 
     def __init__(self, host: RetryHost, context: CallContext) -> None:
@@ -133,8 +133,8 @@ class Policy:
 
     @abstractmethod
     def repeats(self, death: Death, patience: Patience) -> bool:
-        """Return whether to repeat the call, and count the repetition. If the result is false, the caller gets the
-        death's error."""
+        """Return whether to repeat the call, and count the repetition. If not, the loop raises the death's
+        error."""
 
 
 def survive(
@@ -177,8 +177,7 @@ def survive(
                 before, failed = failed, None
                 raise before.take()
             return attempt(process, deadline)
-        # The host is being replaced as planned and has not started the request. This is not a death, so it is not
-        # counted.
+        # The host is being replaced as planned and has not started the request. Do not count this as a death.
         except ChannelRetired:
             continue
         except ChannelFailed as failure:
@@ -206,4 +205,4 @@ def survive(
             if not policy.repeats(death, patience):
                 raise as_onnxruntime(death.error) from None
         finally:
-            death = None  # break the reference cycle of error and frame, which keeps the call's arrays alive
+            death = None  # break the reference cycle of error and frame, which would keep the call's arrays alive

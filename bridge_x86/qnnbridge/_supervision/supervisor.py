@@ -39,15 +39,14 @@ from qnnbridge_protocol.visible import log_of
 _log = log_of("qnnbridge.supervisor")
 
 CLOSE_TIMEOUT_S = 5.0
-# Maximum time that finding the cause may continue after the caller's deadline.
+# Maximum seconds that an investigation may continue after the caller's deadline.
 GRACE_S = 0.25
 
-# Time that a planned restart waits for open calls before it ends their host. The calls are then repeated in the
-# next host.
+# Seconds that a planned restart waits for open calls, which are then repeated in the next host.
 RETIRE_TIMEOUT_S = 30.0
 
 
-# Number of attempts to connect if the daemon reports that it is ending. Its end may take a second, and another
+# Number of attempts to connect if the daemon reports that it is ending: its end may take a second, and another
 # program may start a new daemon.
 MAKE_WAY_TRIES = 8
 
@@ -75,8 +74,8 @@ class Supervisor:
         investigator: DeathHandler,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """Initialize. `reach` is called before a start, with the caller's deadline. After a timeout it is called
-        again."""
+        """Initialize. reach: function that is called before a start, with the caller's deadline; again after a
+        timeout."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
@@ -93,12 +92,13 @@ class Supervisor:
         # (`lost`) while it holds the start lock.
         self._start_lock = Lock()
         self._death_lock = Lock()
-        # A report is kept as long as any caller refers to the process, because a call may notice the death late.
+        # Reports by process. A report is kept as long as any caller refers to the process, because a call may
+        # notice the death late.
         self._deaths: weakref.WeakKeyDictionary[HostProcess, DeathReport] = weakref.WeakKeyDictionary()
         self._is_closed = False
         self._closing: Changes[bool] = Changes()
         self._retired: list[HostProcess] = []
-        # Whether the interpreter is ending, so that callers get no further responses.
+        # Whether the interpreter is ending. Then callers do not get further responses.
         self.exiting = False
 
     @property
@@ -128,7 +128,7 @@ class Supervisor:
         Raises:
             HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: a host is not available.
         """
-        # Check this here and not at the import, because a program may import qnnbridge and never use it.
+        # Check this here and not during the import, because a program may import qnnbridge and never use it.
         check_locks()
         refuse_at_the_end()
         process = self._process
@@ -138,7 +138,7 @@ class Supervisor:
         if self.foreign:
             raise ForkedClient(
                 f"This process is a fork of process {self._owner_pid}, which owns the host.",
-                cause="Pipes cannot be shared by two processes.",
+                cause="Two processes cannot share the pipes to a host.",
                 fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
             )
         # Start and end hosts in another thread: if the caller is interrupted, the start continues, and the next
@@ -170,8 +170,8 @@ class Supervisor:
                 result.
         """
         if self.exiting:
-            # Only daemon threads still run. An error in such a thread would only add output after the application's
-            # last output.
+            # Only daemon threads still run. An error in such a thread would only print a traceback after the
+            # application's last output.
             while True:
                 sleep(3600)
         return shielded("qnnbridge death", lambda: self._lost(process, failure, deadline))
@@ -185,8 +185,8 @@ class Supervisor:
                 report = self._deaths[process] = self._investigate(process, failure, deadline=deadline)
         finally:
             self._death_lock.release()
-        # Return a copy for each caller, because an exception that several threads raise would collect all their
-        # tracebacks.
+        # Return a separate copy to each caller, because an exception that several threads raise would collect all
+        # their tracebacks.
         return report.error.copy()
 
     def may_be_caused_by(self, process: HostProcess, failure: ChannelFailed) -> bool:
@@ -237,9 +237,8 @@ class Supervisor:
         self._investigator.check_quarantine(context)
 
     def retire(self, process: HostProcess, *, wait: bool) -> None:
-        """Replace the host as planned: the old host finishes the running calls, and the next host gets new calls at
-        once. `wait`: whether to return only after the old host has ended; otherwise it ends in a background thread.
-        """
+        """Replace the host as planned: the old host finishes the running calls, and new calls go to the next host.
+        wait: whether to return only after the old host has ended; otherwise it ends in a background thread."""
         shielded("qnnbridge retire", lambda: self._retire(process, wait=wait))
 
     def _retire(self, process: HostProcess, *, wait: bool) -> None:
@@ -275,8 +274,8 @@ class Supervisor:
         reason = Closed("The host was closed during the call.")
         starting = self._starting
         if starting is not None:
-            # Set the reason before the kill, so that the thread that waits for HELLO, and holds the lock, raises
-            # `Closed` and reports no crash.
+            # Set the reason before the kill, so that the thread that waits for HELLO and holds the lock raises
+            # `Closed` instead of reporting a crash.
             starting.channel.fail(reason)
             starting.kill("it was closed")
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
@@ -339,8 +338,7 @@ class Supervisor:
             self._note_failed_start(error)
             raise
         self._starting = None
-        # HELLO alone does not reset the restart delay, because it proves little. The first good response resets it,
-        # or a minute without a crash.
+        # The first good response or a minute without a crash resets the restart delay; a HELLO alone does not.
         self._policy.on_ready()
         self._investigator.on_ready(process)
         if process.channel.preamble:
@@ -350,7 +348,7 @@ class Supervisor:
         return process
 
     def forget_launch(self) -> None:
-        """Discard the command and environment, so that they are determined again for the next process."""
+        """Discard the host's command and environment, so that they are determined again for the next process."""
         self._launch = None
 
     def _spawn(self, deadline: float | None) -> HostProcess:
@@ -361,7 +359,7 @@ class Supervisor:
         if start.delay_s:
             if deadline is not None and time.monotonic() + start.delay_s > deadline:
                 raise _too_late()
-            # Wait while holding the start lock, so that no other caller starts a host. `close` ends the wait early.
+            # Hold the start lock while waiting, so that no other caller starts a host. `close` ends the wait early.
             if self._closing.wait_for(lambda: self._is_closed, start.delay_s):
                 raise Closed("The host was closed.")
         try:
@@ -423,8 +421,7 @@ class Supervisor:
 
 
 def _patience(deadline: float | None, forever: float) -> float:
-    """Return the seconds that an operation for a caller with this deadline may take: slightly more than the
-    remaining time."""
+    """Return the seconds for an operation with this deadline: slightly more than the remaining time."""
     return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
 
@@ -438,7 +435,7 @@ def _too_late() -> DeadlineExceeded:
 
 # --- dropped sessions and objects, until the next call reports them to the host ------------------------------
 
-# Queue entry that releases nothing, but makes the next call take the slow path.
+# Entry of the queue that releases nothing, but makes the next call take the slow path.
 _SLOW = ("", -1, 0)
 
 
@@ -468,8 +465,8 @@ class Releases:
         if not self.waiting:
             return
         with self._lock:
-            # Remove objects from the queue only after all are released. An interrupt can then only cause a second
-            # release, which is harmless.
+            # Remove objects from the queue only after all were released, so that an interrupt can only cause a
+            # second release, which is harmless.
             known = list(self.waiting)
             mine = [one for one in known if one[1] == process.generation]
             for operation, _, number in mine:
@@ -478,7 +475,7 @@ class Releases:
             objects = [number for operation, _, number in mine if operation == "object.release"]
             if objects:
                 process.channel.one_way.add({"op": "object.release", "objects": objects})
-            # Remove only the released objects: objects that were appended meanwhile remain for the next call.
+            # Remove only the released objects: the next call releases those that were appended meanwhile.
             for _ in known:
                 self.waiting.popleft()
 

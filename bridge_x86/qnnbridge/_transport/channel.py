@@ -1,9 +1,9 @@
-"""Calls over one connection, from any number of threads, without a thread that only reads.
+"""Calls over one connection, from any number of threads, without a separate reader thread.
 
-The caller writes its request. One of the waiting callers, which "has the lead", reads the answers of all callers.
-It passes answers to the other callers, and when it has its own answer, it wakes the next caller to take the lead. A
-single caller never waits for another thread, which is three to twenty times faster than a separate reader thread
-(ADR 0002).
+Each caller writes its own request. One of the waiting callers, which "has the lead", reads the answers of all
+callers. It passes answers to the other callers, and when it has its own answer, it wakes the next caller to take
+the lead. A single caller never waits for another thread, which is three to twenty times faster than a separate
+reader thread (ADR 0002).
 
 Deadlines are times of `time.monotonic()`. If a frame was partly written before its caller's deadline, the next
 sender completes it; if no byte was written, the request is withdrawn.
@@ -66,20 +66,20 @@ __all__ = [
 OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]
 
-# Longest silence in the middle of a frame. The host writes a frame without pause, so a longer silence means that
-# the process is stopped. The limit is far longer than any pause of a machine that swaps, but short enough for a
-# waiting user.
+# Maximum seconds without data in the middle of a frame. The host writes a frame without pause, so a longer gap
+# means that the process is stopped. The limit is far longer than any pause of a machine that swaps, but short
+# enough for a waiting user.
 STALL_TIMEOUT_S = 60.0
 
-# How often a waiting caller calls `on_silence` to check whether the host can answer at all.
+# Interval in seconds at which a waiting caller calls `on_silence` to check whether the host can still answer.
 SILENCE_INTERVAL_S = 5.0
 
-# How long a caller waits after its deadline for the state of its work.
+# Seconds that a caller waits after its deadline to learn the state of its call.
 CANCEL_TIMEOUT_S = 0.8
-# How long one call of `take_in` may read.
+# Maximum seconds that one call of `take_in` reads.
 TAKE_IN_TIMEOUT_S = 1.0
 
-# Time to read a dead host's last output from the pipe, counted from the failed write to the host.
+# Seconds to read a dead host's last output from the pipe, counted from the failed write to the host.
 LAST_WORDS_TIMEOUT_S = 1.0
 
 
@@ -87,14 +87,14 @@ class Channel:
     """Send requests over one connection and read their answers. Thread-safe."""
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
-        """Initialize. `on_silence` is called periodically while nothing arrives. If it returns a failure, the
-        connection ends."""
+        """Initialize. on_silence: function that is called periodically while no data arrives. If it returns a
+        failure, the connection ends."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
         self._write_fd, self._read_fd = write_fd, read_fd
-        # Marks that identify the pipes, to detect that other code closed all descriptors and opened files with the
-        # same numbers (`_check_ours`).
+        # Identity of the pipes, with which `_check_ours` detects that other code closed the descriptors and opened
+        # files with the same numbers.
         self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
         # Time since which the pipe has not accepted any byte from any caller.
         self._stuck_since: float | None = None
@@ -112,7 +112,7 @@ class Channel:
         self._retired = False
         self._said_goodbye = False
         self.requests = OpenRequests()
-        # Sends requests whose answers are not needed.
+        # Sender of requests whose answers are not needed.
         self.one_way = OneWayRequests(self._send_lock, self._write_one_way)
 
     @property
@@ -136,8 +136,8 @@ class Channel:
         return self._connection.preamble
 
     def greet(self, deadline: float) -> None:
-        """Exchange HELLO messages. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`. If called again,
-        continue."""
+        """Exchange HELLO messages. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`. A second call
+        continues the exchange."""
         with self._send_lock:
             # In a second attempt after `CallTimedOut`, HELLO was sent before, or the writer still contains a part
             # of it.
@@ -165,7 +165,7 @@ class Channel:
         Args:
             deadline: time at which to stop waiting; ``None`` waits forever.
             context: description of the call, for blame; ``None`` for internal requests.
-            on_sent: called with the request's id after the request was written.
+            on_sent: function that is called with the request's id after the request was written.
             on_news: see `Waiter`.
 
         Raises:
@@ -175,8 +175,8 @@ class Channel:
             ChannelRetired, TooLarge: the request was not sent.
             CallBackFailed: the host waits for a function that runs in this thread.
         """
-        # The host waits for a function that runs in this thread and so cannot answer. Closing a session does not
-        # need the answer.
+        # The host cannot answer while it waits for a function that runs in this thread. Allow only requests to
+        # close a session, whose answer is not needed.
         if getattr(inside, "channel", None) is self and header.get("op") != "session.close":
             raise reentered(header.get("op"))
         waiter = Waiter(on_news)
@@ -187,7 +187,7 @@ class Channel:
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            # Each line is one C operation, so an exception of a signal handler cannot come between (see `shield`).
+            # Each line is one C operation, which an exception of a signal handler cannot interrupt (see `shield`).
             # The caller is also removed if `enter` raised an exception.
             self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
@@ -196,8 +196,8 @@ class Channel:
         return answer
 
     def ping(self, deadline: float | None) -> None:
-        """Request a sign of life from the host. A missing answer proves nothing, because native code may hold the
-        host's GIL."""
+        """Wait until the host answers a PING. A missing answer proves nothing: native code may hold the host's
+        GIL."""
         self._exchange((Kind.PING, {}, ()), deadline, NO_CONTEXT, None)
 
     def cancel(self, request_id: int, deadline: float) -> str:
@@ -223,7 +223,7 @@ class Channel:
         Called by threads that do not wait for an answer on this connection. If the connection has failed, the next
         caller raises the failure.
         """
-        # Only answers of abandoned requests have no reader. They would fill the pipe and block the host.
+        # Answers of abandoned requests have no reader, so they would fill the pipe and block the host.
         if not self.requests.abandoned:
             return
         deadline = time.monotonic() + TAKE_IN_TIMEOUT_S
@@ -245,12 +245,12 @@ class Channel:
             # Wait for each lock only for the remaining time. If a caller holds the lock longer, the goodbye fails
             # instead of waiting forever.
             in_turn(self._send_lock, remaining(deadline), send)
-            # A caller without a deadline may have the lead as long as its call lasts.
+            # The lead may be held for long: a caller without a deadline has it as long as its call lasts.
             in_turn(self._lead, remaining(deadline), listen)
         return self._said_goodbye
 
     def fail(self, reason: BridgeError | None) -> ChannelFailed:
-        """End the connection: every caller gets the failure. Only the first reason is recorded."""
+        """End the connection: every caller gets the failure. If called again, keep the first reason."""
         return self.requests.fail(reason)
 
     def release(self, timeout_s: float) -> bool:
@@ -362,7 +362,7 @@ class Channel:
                 self.requests.withdraw(request_id)
                 raise
             self._leave(request_id)
-            # The next sender writes the rest, followed by a CANCEL.
+            # The next sender writes the rest of the frame, followed by a CANCEL.
             cancel_id, cancel = self._connection.ask(Kind.CANCEL, {"target": request_id})
             self.requests.add(cancel_id, None, NO_CONTEXT)
             self._writer.add(cancel)
@@ -387,7 +387,7 @@ class Channel:
         except CallTimedOut:
             return False
         except (ChannelFailed, ChannelRetired, BridgeError):
-            pass  # no caller waits for the answer, so no caller needs the error
+            pass  # no caller waits for the answer, so ignore the error
         return True
 
     def _write(self, chunks: Sequence[memoryview], deadline: float | None) -> None:
@@ -396,7 +396,7 @@ class Channel:
         if pipe.torn:
             raise self.fail(interrupted())
         pipe.add(chunks)
-        # Choose the function for each frame, because the application may have changed the handling of SIGPIPE.
+        # Choose the write function for each frame, because the handling of SIGPIPE may have changed.
         pipe.write = writer(self._write_fd)
         while pipe.pending:
             self._check_ours(self._write_fd)
@@ -409,8 +409,7 @@ class Channel:
                 raise self._after_last_output(deadline) from None
 
     def _wait_for_room(self, deadline: float | None) -> None:
-        """Wait for room in the pipe. To detect a stopped host, add up the time of consecutive waits of all
-        callers."""
+        """Wait until the pipe accepts data. Add up consecutive waits of all callers, to detect a stopped host."""
         now = time.monotonic()
         # Do not reset this time when a deadline expires, so that several callers with short deadlines together
         # detect a host that does not read.
@@ -446,20 +445,20 @@ class Channel:
         while waiter.answer is None and not waiter.news:
             if self.requests.failure is not None:
                 raise self.requests.failure.again()
-            # True if this caller had the lead and has received its answer, a failure or news.
+            # `_read_for` returns True if this caller had the lead and has received its answer, a failure or news.
             if self._read_for(waiter, deadline):
                 continue
             left = SILENCE_INTERVAL_S if deadline is None else min(SILENCE_INTERVAL_S, remaining(deadline))
-            # The reader wakes this caller when the caller's answer has arrived or the caller must take the lead.
-            # The wait is limited, so that a lost wake-up delays the caller by at most five seconds.
+            # The reader wakes this caller when its answer has arrived or it must take the lead. Limit the wait, so
+            # that a lost wake-up delays the caller by at most five seconds.
             if not waiter.wait(left) and deadline is not None and time.monotonic() >= deadline:
                 raise CallTimedOut("still-running")
         return waiter.answer
 
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
-        """Take the lead and read until the waiter has its answer, then wake the next caller. Return False if
-        another caller has the lead."""
-        # This equals `in_turn`, without creating a closure for each call.
+        """Take the lead (the right to read), read until the waiter has its answer, and wake the next caller. Return
+        False if another caller has the lead."""
+        # This is `in_turn` without creating a closure for each call.
         lead = self._lead
         try:
             # Do not wait for the lead: the caller that has it wakes this caller when the answer has arrived or the
@@ -480,7 +479,8 @@ class Channel:
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, deadline: float) -> None:
-        """Take the lead if it becomes free in time. Read and distribute frames while `wanted` returns true."""
+        """Take the lead (the right to read) if it becomes free in time. Read and distribute frames while `wanted`
+        returns true."""
 
         def read() -> None:
             try:
@@ -500,7 +500,7 @@ class Channel:
             raise self.fail(interrupted())
         if self.requests.failure is not None:
             raise self.requests.failure.again()
-        # First parse the bytes that have already been read, because the pipe may not contain any more bytes.
+        # Parse the bytes that have already been read first, because the pipe may be empty.
         if not reader.ready:
             if not self._wait_for_bytes(deadline):
                 return
@@ -516,8 +516,8 @@ class Channel:
             raise self.fail(None) from None
 
     def _wait_for_bytes(self, deadline: float | None) -> bool:
-        """Wait for bytes. Return False if a nested call has read bytes meanwhile. Raise without waiting further if
-        the host is stopped, has ended, or is silent in the middle of a frame."""
+        """Wait for bytes. Return False if a nested call has read bytes meanwhile. Raise if the host is stopped, has
+        ended, or pauses in the middle of a frame."""
         since, before = time.monotonic(), self._reads
         in_frame = self._connection.mid_frame
         while True:
@@ -536,8 +536,7 @@ class Channel:
             silence = self._on_silence()
             if silence is not None:
                 raise self.fail(silence.reason)
-            # The host writes a frame without pause: silence in the middle of a frame means that the process is
-            # stopped.
+            # The host writes a frame without pause, so a gap inside a frame means that the process is stopped.
             if in_frame and now - since >= STALL_TIMEOUT_S:
                 raise self.fail(stalled("send", STALL_TIMEOUT_S))
 
@@ -546,7 +545,7 @@ class Channel:
         if not count:
             self.fail(None)
             self._connection.received_eof()
-            # no variable for the exception, because it would form a reference cycle with the frame
+            # do not bind the exception to a variable, which would create a reference cycle with the frame
             raise self.fail(None)
         for frame in self._connection.received(count):
             self._hand_out(frame)
@@ -565,8 +564,8 @@ class Channel:
             self.requests.answer(frame)
 
     def _check_ours(self, fd: int) -> None:
-        # Without this check, bytes could be written to another file. After this side gave up the connection to a
-        # daemon, the descriptor number refers to the null device.
+        # Without this check, bytes could be written to another file. After the connection to a daemon was given up,
+        # the descriptor refers to the null device.
         if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
             ended = is_device(fd) and self._on_silence()
             raise self.fail(ended.reason if ended else descriptors_closed())
@@ -577,11 +576,9 @@ class Channel:
             raise ChannelFailed(forked(self._owner))
 
 
-# --- a request whose answer comes in parts, EVENT frames first and the REPLY last ----------------------------
-#
-# The caller requests each part when it needs the part. It does not read between two parts, so the host must limit
-# the number of parts that it sends in advance. Only one thread at a time may use a stream, but several threads may
-# use streams of one channel.
+# --- a request whose answer comes in parts, EVENT frames first and the REPLY last ---------------------------- The
+# caller reads a part only when it needs it, so the host must limit the number of parts that it sends in advance.
+# Only one thread at a time may use a stream, but several threads may use streams of one channel.
 
 
 class ReplyStream:
@@ -646,7 +643,7 @@ class ReplyStream:
             if answer is None or self._news:
                 # Even if the REPLY has arrived, return the EVENT frames first, in the order in which the host sent
                 # them.
-                continue  # so that the next call returns the next of these frames
+                continue  # the loop returns the first of these frames; later calls return the rest
             self._release()
             if answer.kind is Kind.ERROR:
                 raise from_wire(answer.header.get("error") or {})

@@ -1,4 +1,4 @@
-"""The open requests of one connection and their states. Also sends requests for whose answers no caller waits.
+"""The open requests of one connection and their states, and the sending of requests whose answers nobody waits for.
 
 States of a request, with the method that changes each:
 
@@ -48,8 +48,8 @@ from qnnbridge_protocol.frames import Frame
 
 Header = dict[str, Any]
 
-# Maximum number of concurrent calls with answers in several parts: half of the 64 requests that a host accepts by
-# default, so that other calls remain possible.
+# Maximum number of concurrent calls whose answers come in several parts: half of the 64 requests that a host
+# accepts by default, so that other calls remain possible.
 MAX_STREAMS = 32
 
 
@@ -63,8 +63,8 @@ class OneWayRequests:
     """
 
     def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
-        """Initialize. `write` is called under the lock. It writes a request, or returns False to postpone the
-        request."""
+        """Initialize. write: function that writes a request, or returns False to postpone it; called under the
+        lock."""
         self._lock = lock
         self._write = write
         self._waiting: collections.deque[Header] = collections.deque()
@@ -74,7 +74,7 @@ class OneWayRequests:
 
     def add(self, header: Header) -> None:
         """Send the request: immediately if this is possible without waiting, otherwise soon."""
-        # The order matters: first append, then try the lock (see the invariant).
+        # Append the request before trying the lock (see the invariant).
         self._waiting.append(header)
         self.send()
 
@@ -95,8 +95,7 @@ class OneWayRequests:
         except IndexError:  # the last thread that held the lock has sent the request
             return True
         written = self._write(header)
-        # If the first request is a different one, a call in a signal handler has already sent and removed this
-        # request.
+        # If another request is first now, a call in a signal handler has already sent and removed this request.
         if written and self._waiting and self._waiting[0] is header:
             self._waiting.popleft()
         return written
@@ -120,8 +119,8 @@ class ChannelFailed(Exception):
 
     def __init__(self, reason: BridgeError | None = None) -> None:
         super().__init__(str(reason or "end of stream"))
-        # The reason is stored as long as the connection exists. With its traceback it would keep the frames alive
-        # of the thread that detected the failure.
+        # Remove the traceback: the reason is stored as long as the connection exists, and would keep the frames of
+        # the thread that detected the failure alive.
         self.reason = reason if reason is None else reason.with_traceback(None)
         self.request_id: int | None = None
 
@@ -132,8 +131,7 @@ class ChannelFailed(Exception):
 
 
 def error_of(answer: Frame, *, retired: bool) -> Exception:
-    """Return the exception for an ERROR frame. `retired`: this side has sent GOODBYE, after which the host cancels
-    requests."""
+    """Return the exception for an ERROR frame. retired: whether GOODBYE was sent, which cancels requests."""
     error = from_wire(answer.header.get("error") or {})
     # After GOODBYE the host cancels requests that it has not started. The next generation processes these calls.
     return ChannelRetired() if retired and isinstance(error, Cancelled) else error
@@ -141,20 +139,20 @@ def error_of(answer: Frame, *, retired: bool) -> Exception:
 
 def stalled(verb: str, seconds: float) -> HostHung:
     return HostHung(
-        f"The host stopped in the middle of a message: it did not {verb} a byte for {seconds:g} s.",
+        f"The host stopped in the middle of a message: it did not {verb} any data for {seconds:g} s.",
         cause="The host process is stopped (debugger, SIGSTOP, suspended) or the machine is out of memory.",
         fix="Nothing to do: qnnbridge ends the host and starts it again with the next call.",
     )
 
 
-# Thread-local data. `channel` is set while a function that a host has called runs in this thread. The function must
-# not wait for the host of this connection, because the host waits for the function.
+# Thread-local data. `channel` is the connection of a host that waits for a function in this thread. The function
+# must not wait for that host.
 inside = local()
 
 
 def reentered(op: object) -> CallBackFailed:
     return CallBackFailed(
-        f"A function that the host has called calls the same host again ({op}).",
+        f"A function that was called by the host calls the same host ({op}).",
         cause="The host waits for the function, so it cannot answer.",
         fix="Make the call before or after the function, or use a separate host: host=qnnbridge.Host().",
         details={"reason": "reentered"},
@@ -262,8 +260,8 @@ class WakeEvent:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
-        # A lock is used instead of `threading.Event`: `Event.set` takes a lock that is not reentrant, so a signal
-        # handler that interrupts it and also wakes the thread would deadlock.
+        # Use a lock instead of `threading.Event`: `Event.set` takes a lock that is not reentrant, so a signal
+        # handler that interrupts `set` and calls it again would deadlock.
         self._lock = Lock()
         self._lock.acquire()
 
@@ -285,14 +283,13 @@ class Waiter(WakeEvent):
     __slots__ = ("answer", "news", "on_news", "request_id")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
-        """Initialize. `on_news` is called with each PHASE, EVENT and CALL_BACK frame of the request, by the thread
-        that reads the frame, and must not block."""
+        """Initialize. on_news: function that the reading thread calls with each PHASE, EVENT and CALL_BACK frame of
+        the request. It must not block."""
         super().__init__()
         self.answer: Frame | None = None
         # Id of the request; set before the first byte of the request is written.
         self.request_id: int | None = None
-        # EVENT frames that the caller must process before it continues to wait. Unused if the caller only needs the
-        # answer.
+        # EVENT frames that the caller must process before it continues to wait; empty if it only needs the answer.
         self.news: collections.deque[Frame] | tuple[()] = ()
         self.on_news = on_news
 
@@ -301,8 +298,7 @@ class Callers:
     """The callers of one connection in the order of their arrival. Only the first `room` callers may proceed, the
     others wait. Thread-safe.
 
-    Each caller removes itself from `waiting`. A counter is not used, because an interrupted caller could leave it
-    wrong.
+    Each caller removes itself from `waiting`. A counter could become wrong if a caller is interrupted.
     """
 
     def __init__(self, room: int) -> None:
@@ -346,13 +342,13 @@ class OpenRequests:
         self.idle_wanted = False
         # All fast channels by number. A busy channel is an open request.
         self.channels: Mapping[int, ChannelInUse] = {}
-        # Function to call, in any thread, when a caller abandons a request whose answer may still arrive.
+        # Function that is called, in any thread, when a caller abandons a request whose answer may still arrive.
         self.on_left: Callable[[], None] | None = None
         # Calls whose answers come in several parts (`ReplyStream`); at most `MAX_STREAMS`.
         self.streams: dict[object, None] = {}
-        # Native step that the host declared for itself and not for a request.
+        # Native step that the host declared for no particular request, such as its start.
         self.host_phase: str | None = None
-        # Versions that the host reported after it found QNN, and a listener for such reports.
+        # Versions that the host reported after it had found QNN, and a listener for such reports.
         self.host_versions: dict[str, str] = {}
         self.on_versions: Callable[[Mapping[str, str]], None] | None = None
         self.failure: ChannelFailed | None = None
@@ -419,7 +415,7 @@ class OpenRequests:
         """Record that the host is about to enter a native step. Also record the model, if the request does not
         contain it."""
         phase = str(frame.header.get("phase"))
-        if not frame.request_id:  # a phase of the host itself
+        if not frame.request_id:  # a phase of the host, not of a request
             self.host_phase = phase
             versions = frame.header.get("versions")
             if isinstance(versions, Mapping):
@@ -446,8 +442,8 @@ class OpenRequests:
     def answer(self, frame: Frame) -> None:
         """Pass an answer to its waiter."""
         with self._lock:
-            # `Connection` has checked that the answer belongs to a request. The entry is missing if the call was
-            # abandoned or withdrawn.
+            # The entry is missing if the call was abandoned or withdrawn. `Connection` has checked that the id
+            # belongs to a request.
             entry = self._open.pop(frame.request_id, None)
             self._notify_if_idle_wanted()
         if entry is not None and entry.waiter is not None:
@@ -467,7 +463,7 @@ class OpenRequests:
         """Record that the connection has failed. Only the first reason is recorded."""
         with self._lock:
             if self.failure is None:
-                # A copy, because later answers and withdrawals must not change which calls are blamed.
+                # Copy the requests, because later answers and withdrawals must not change which calls are blamed.
                 self.lost = tuple(
                     Lost(number, entry.context, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())
@@ -481,7 +477,7 @@ class OpenRequests:
             failure = self.failure.again()
             waiters = [entry.waiter for entry in self._open.values() if entry.waiter is not None]
             self._changes.notify()
-        # Wake the callers without holding the lock, because each of them takes the lock next.
+        # Wake the callers after releasing the lock, because each of them takes the lock next.
         for waiter in waiters:
             waiter.wake()
         return failure
@@ -496,7 +492,7 @@ class OpenRequests:
             self._changes.notify()
 
 
-# Context of requests that the application did not make: pings and cancels.
+# Context of internal requests: pings and cancels.
 NO_CONTEXT = CallContext("")
 
 

@@ -1,5 +1,4 @@
-"""Text generation on the NPU, with the interface of the module onnxruntime_genai. The native objects are in the
-host.
+"""Text generation on the NPU, with the interface of the module onnxruntime_genai. The host process runs the models.
 
 >>> from qnnbridge import genai
 >>> model = genai.Model("phi-qnn")
@@ -76,9 +75,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-# --- functions of the module onnxruntime_genai, and those of its classes that the bridge lacks ---
+# --- module-level functions of onnxruntime_genai, and the classes that qnnbridge does not implement ---
 
-# Classes that the bridge lacks, with the reason. Each raises `GenerationUnsupported` when it is used.
+# Classes of onnxruntime_genai that qnnbridge does not implement, with the reason. Using such a class raises
+# `GenerationUnsupported`.
 UNAVAILABLE: Final = {
     "Engine": "has no batching engine; generators of a model take turns",
     "EngineCapabilities": "has no batching engine",
@@ -90,38 +90,38 @@ UNAVAILABLE: Final = {
     "MtpGenerator": "has no speculative decoding",
     "Request": "has no batching engine",
     "RequestOptions": "has no batching engine",
-    "StreamingProcessor": "has no speech in pieces",
+    "StreamingProcessor": "has no streaming speech recognition",
     "TurnOptions": "has no batching engine",
     "TurnUsage": "has no batching engine",
 }
 
 
-# `hasattr` and `getattr` with a default need AttributeError; applications catch `GenerationUnsupported`.
+# `hasattr` and `getattr` with a default expect AttributeError; applications catch `GenerationUnsupported`.
 class _MemberUnsupported(GenerationUnsupported, AttributeError):
-    """Error for reading a member of an unavailable class. `hasattr` returns False for the member."""
+    """Error for reading an attribute of an unavailable class. `hasattr` returns False for the attribute."""
 
 
 class _Unavailable(type):
-    """Metaclass of the unavailable classes. Reading a member raises the reason."""
+    """Metaclass of the unavailable classes. Reading an attribute of the class raises `GenerationUnsupported`."""
 
     def __getattr__(cls, name: str) -> Any:
-        if name.startswith("_"):  # Python and its tools read such names of every class
+        if name.startswith("_"):  # Python and debuggers read private attributes of every class
             raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
-        raise _MemberUnsupported(_words_for(f"{cls.__name__}.{name}", UNAVAILABLE[cls.__name__]))
+        raise _MemberUnsupported(_unavailable_message(f"{cls.__name__}.{name}", UNAVAILABLE[cls.__name__]))
 
 
 def unavailable(name: str) -> type:
-    """Return a class of that name. Creating an instance and reading a member raise `GenerationUnsupported`."""
+    """Return a class with this name whose creation and attributes raise `GenerationUnsupported`."""
 
     def refuse(_self: Any, *_arguments: Any, **_named: Any) -> None:
-        raise GenerationUnsupported(_words_for(name, UNAVAILABLE[name]))
+        raise GenerationUnsupported(_unavailable_message(name, UNAVAILABLE[name]))
 
     return _Unavailable(
         name, (), {"__init__": refuse, "__module__": "qnnbridge.genai", "__doc__": "Not available."}
     )
 
 
-def _words_for(name: str, reason: str) -> str:
+def _unavailable_message(name: str, reason: str) -> str:
     return f"onnxruntime_genai.{name} is not available: qnnbridge.genai {reason}."
 
 
@@ -131,7 +131,7 @@ def is_qnn_available() -> bool:
 
 
 def is_cuda_available() -> bool:
-    """Return False: the host is an ARM64 PC without such a device."""
+    """Return False: the host process has no access to a CUDA device."""
     return False
 
 

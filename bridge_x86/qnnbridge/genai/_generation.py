@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 
-# Limit of integers that are sent as integers: floats are exact up to here, and genai rejects larger integers.
+# Larger integers are sent as floats, because genai rejects them. Floats represent all smaller ones exactly.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
 def several_sequences(params: GeneratorParams) -> str:
-    """Return the name of an option that makes a generator have several sequences, "" without one."""
+    """Return the name of a search option that asks for several sequences, "" if no option does."""
     options = params.get_search_options()
     return next((name for name in _SEVERAL if int(options.get(name) or 1) > 1), "")
 
@@ -63,13 +63,13 @@ class GeneratorParams(Shown):
                 number = float(value)  # `float` accepts numpy's numbers, too
             except (TypeError, ValueError, OverflowError):
                 raise OptionError(f"The search option {name}={value!r} is not a number.") from None
-            if not math.isfinite(number):  # genai would accept it and generate meaningless tokens
+            if not math.isfinite(number):  # genai accepts such values and generates meaningless tokens
                 raise OptionError(f"The search option {name}={number:g} is not a finite number.")
-            # Integers and booleans keep their type, by which the host distinguishes switches from numbers.
+            # Keep the type of integers and booleans, from which the host recognizes boolean options.
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
-        """Return all options: those of the model's config, overridden by those that were set."""
+        """Return all search options: the defaults of the model's config, overridden by the options set here."""
         return {**self._model.info.search, **self._search}
 
     def set_guidance(self, type: str, data: str, enable_ff_tokens: bool = False) -> None:  # noqa: A002 - genai's name
@@ -78,7 +78,7 @@ class GeneratorParams(Shown):
         Args:
             type: "json_schema", "regex" or "lark_grammar".
             data: text of the schema, expression or grammar.
-            enable_ff_tokens: whether tokens that the grammar determines are appended without running the model.
+            enable_ff_tokens: append tokens that the grammar fully determines without running the model.
         """
         self._guidance = (str(type), str(data), bool(enable_ff_tokens))
 
@@ -93,9 +93,9 @@ class GeneratorParams(Shown):
 class Generator(Shown):
     """Generator of tokens for a model.
 
-    The host keeps the native generator, this object keeps the history. If the host dies, generation continues in a
-    new host; `stats` counts such restarts. Where genai would compute wrong tokens or crash, a new native generator
-    is created (see docs/genai.md).
+    The native generator is in the host process; this object keeps all tokens. If the host dies, generation
+    continues in a new host; `stats` counts such restarts. Where genai would compute wrong tokens or crash, a new
+    native generator is created (see docs/genai.md).
     """
 
     def __init__(self, model: Model, params: GeneratorParams) -> None:
@@ -103,20 +103,20 @@ class Generator(Shown):
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
         several = several_sequences(params)
-        # A pipeline accepts one sequence only. An ordinary generation is created, so that the host refuses it
-        # below.
+        # A model that is a pipeline accepts one sequence only. Create an ordinary generation for it, so that the
+        # call below raises the host's error.
         is_batch = bool(several) and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
         if several and not is_batch:
-            self._remote.look("sequence", {"index": 0})  # the host refuses several sequences
+            self._remote.look("sequence", {"index": 0})  # raises the host's error about several sequences
 
     def _shown_name(self) -> str:
         return self._model._shown_name()
 
     def _shown_facts(self) -> Iterator[Fact]:
         remote = self._remote
-        if isinstance(remote, RemoteBatch):  # the tokens of a batch are in the host only
+        if isinstance(remote, RemoteBatch):  # only the host has the tokens of a batch
             yield f"{counted(remote.rows, 'sequence')}, {counted(remote.steps_taken, 'step')}", ""
         else:
             yield counted(len(remote.tokens), "token"), ""
@@ -148,7 +148,7 @@ class Generator(Shown):
 
     def get_sequence(self, index: int = 0) -> npt.NDArray[np.int32]:
         """Return all tokens of a sequence, without padding."""
-        # genai itself does not check the index, and reads memory outside of the sequences.
+        # genai does not check the index and would read memory outside the sequences.
         count = self._remote.rows if isinstance(self._remote, RemoteBatch) else 1
         if not 0 <= operator.index(index) < count:
             raise IndexError(f"There is no sequence {index}: the generator has {count}, counted from 0.")
@@ -173,7 +173,7 @@ class Generator(Shown):
     # --- tensors ---
 
     def get_logits(self) -> Any:
-        """Return the logits of the next token. From now on the host generates one token at a time."""
+        """Return the logits of the next token. After this call the host no longer generates tokens ahead."""
         return self._tensor({"which": "logits"})
 
     def set_logits(self, new_logits: Any) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 # Maximum size in bytes of all pictures, or of all recordings, of one prompt. The bytes stay in memory as long as
-# the generators that use them.
+# the generators that were created from them.
 MOST_BYTES: Final = 256 * 2**20
 
 
@@ -37,14 +37,14 @@ class _Media(Shown):
 
     def __init__(self, contents: Sequence[Any]) -> None:
         if not contents:
-            raise OptionError(f"There is no {self._one}.", fix="Give at least one.")
+            raise OptionError(f"No {self._one} was given.", fix=f"Pass at least one {self._one}.")
         self.contents = tuple(map(self._bytes_of, contents))
         total = sum(map(len, self.contents))
         if total > MOST_BYTES:
             raise PromptRefused(
-                f"The {self._one}s have {total:,} bytes together.",
-                cause=f"A prompt may have {MOST_BYTES:,}, which are kept to repeat it in the next host.",
-                fix="Give fewer or smaller ones.",
+                f"The {self._one}s have {total:,} bytes in total.",
+                cause=f"The limit is {MOST_BYTES:,} bytes: they stay in memory to repeat the prompt in a new host.",
+                fix=f"Pass fewer or smaller {self._one}s.",
             )
 
     def __len__(self) -> int:
@@ -61,21 +61,21 @@ class _Media(Shown):
     @classmethod
     def _read(cls, path: Any) -> bytes:
         if not isinstance(path, (str, os.PathLike)):
-            raise OptionError(f"{path!r} is not the path of a {cls._one}.", fix="Give a text, or use open_bytes.")
+            raise OptionError(f"{path!r} is not the path of a {cls._one}.", fix="Pass a string, or use open_bytes.")
         shown = os.fsdecode(path)
         try:
-            # Check the kind of file before `open`, which would wait for the other end of a pipe.
+            # Check that this is a regular file before `open`, which would block on a named pipe.
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
-                raise PromptRefused(f"{shown} is not a file.", fix=f"Give the path of a {cls._one}.")
+                raise PromptRefused(f"{shown} is not a file.", fix=f"Pass the path of a {cls._one}.")
             if found.st_size > MOST_BYTES:
                 raise PromptRefused(f"{shown} has {found.st_size:,} bytes; {MOST_BYTES:,} are allowed.")
             with open(path, "rb") as file:
                 return file.read(MOST_BYTES + 1)
-        except (OSError, ValueError) as error:  # ValueError: the path has a character 0
+        except (OSError, ValueError) as error:  # ValueError: the path contains a null character
             reason = getattr(error, "strerror", None) or error
             raise PromptRefused(
-                f"The {cls._one} {shown} cannot be read: {reason}.", fix="Check the path and its rights."
+                f"The {cls._one} {shown} cannot be read: {reason}.", fix="Check the path and the permissions."
             ) from None
 
     def _bytes_of(self, content: Any) -> bytes:
@@ -83,10 +83,10 @@ class _Media(Shown):
             found = bytes(memoryview(content))
         except TypeError:
             raise OptionError(
-                f"A {self._one} is bytes, not {type(content).__name__}.", fix="Give bytes, or use open."
+                f"A {self._one} must be bytes, not {type(content).__name__}.", fix="Pass bytes, or use open."
             ) from None
         if not found:
-            raise PromptRefused(f"A {self._one} is empty.", fix=f"Give the contents of a {self._one}.")
+            raise PromptRefused(f"A {self._one} is empty.", fix=f"Pass the contents of a {self._one} file.")
         return found
 
 
@@ -148,8 +148,8 @@ class MultiModalProcessor(Shown):
         """Return inputs for `Generator.set_inputs`.
 
         Args:
-            prompt: a text, or a list of texts for a batch. The texts contain the model's placeholders for pictures
-                and sound.
+            prompt: a string, or a list of strings for a batch. The strings contain the model's placeholders for
+                pictures and sound.
             images: pictures, in the order of their placeholders.
             audios: recordings, in the order of their placeholders.
             timeout: seconds until `DeadlineExceeded` is raised. Default: no limit.
@@ -160,7 +160,7 @@ class MultiModalProcessor(Shown):
         for given, kind, name in ((images, Images, "images"), (audios, Audios, "audios")):
             if given is not None and not isinstance(given, kind):
                 raise OptionError(
-                    f"{name}= is {kind.__name__}, not {type(given).__name__}.",
+                    f"{name}= must be {kind.__name__}, not {type(given).__name__}.",
                     fix=f"Use {kind.__name__}.open or {kind.__name__}.open_bytes.",
                 )
         prompts: str | list[str] | None = None
@@ -226,19 +226,22 @@ class ProcessedInputs:
         self.shape = field(facts, "shape", "tuple[int, ...]")
 
     def tensor(self, name: str) -> Tensor:
-        """Return a copy of one of the inputs."""
+        """Return a copy of the input with this name."""
         from qnnbridge_protocol.values import decode_all
 
         what = "its inputs (tensor)"
         frame = self.model.on_object(self.remade, what, "tensor", {"name": name})
         value = decode_all(field(frame.header, "values", "tuple[Any]"), frame.buffers)[0]
         if hasattr(value, "element_type"):
-            raise GenerationUnsupported(f"numpy has no type for {name}.", fix="Give it to set_inputs as it is.")
+            raise GenerationUnsupported(
+                f"NumPy has no data type for the tensor {name}.",
+                fix="Pass the inputs to set_inputs without reading this tensor.",
+            )
         return Tensor(value)
 
 
 class _RemadeInputs(Remade):
-    """Inputs in the current host. facts: what the host reported when it created the inputs."""
+    """Inputs in the current host. facts: the host's answer when it created the inputs (names, tokens, shape)."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
 
@@ -248,5 +251,7 @@ class _RemadeInputs(Remade):
 
 def _text(given: Any) -> str:
     if not isinstance(given, str):
-        raise OptionError(f"A prompt is a text, not {type(given).__name__}.", fix="Give a text or a list of texts.")
+        raise OptionError(
+            f"A prompt must be a string, not {type(given).__name__}.", fix="Pass a string or a list of strings."
+        )
     return given

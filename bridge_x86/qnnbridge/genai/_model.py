@@ -1,4 +1,4 @@
-"""`Config`, `Model` and `Adapters`. Each keeps a recipe, with which any later host can load the same objects."""
+"""`Config`, `Model` and `Adapters`. Each keeps a recipe to load the same native objects in a later host."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 def names_of_options(given: Collection[str]) -> tuple[str, ...]:
-    """Return the names as a tuple. Raise `OptionError` for a single text, which would be read letter by letter."""
+    """Return the names as a tuple. Raise `OptionError` for a single string, which is a common mistake."""
     if isinstance(given, (str, bytes)) or not all(isinstance(one, str) for one in given):
         raise OptionError(
             f"allow_native={given!r} is not a list of names.",
-            fix='Give names: allow_native=["custom_ops_library"].',
+            fix='Pass a list: allow_native=["custom_ops_library"].',
         )
     return tuple(given)
 
@@ -81,7 +81,7 @@ class Config(Shown):
 
     def add_model_data(self, model_filename: str, model_data: Any) -> None:
         """Use a copy of these bytes instead of a file of the folder."""
-        # Copy the bytes: later hosts need them, when the application may have freed its buffer.
+        # Copy the bytes: a later host needs them, and the application may have freed its buffer by then.
         self._data[str(model_filename)] = bytes(memoryview(model_data))
 
     def remove_model_data(self, model_filename: str) -> None:
@@ -89,15 +89,15 @@ class Config(Shown):
         self._data.pop(str(model_filename), None)
 
     def set_decoder_provider_options_hardware_device_type(self, provider: str, value: str) -> None:
-        """Restrict a provider to devices of this type."""
+        """Restrict an execution provider to devices of this type."""
         self._steps.append(("set_decoder_provider_options_hardware_device_type", str(provider), str(value)))
 
     def set_decoder_provider_options_hardware_device_id(self, provider: str, value: int) -> None:
-        """Restrict a provider to the device with this number."""
+        """Restrict an execution provider to the device with this id."""
         self._steps.append(("set_decoder_provider_options_hardware_device_id", str(provider), int(value)))
 
     def set_decoder_provider_options_hardware_vendor_id(self, provider: str, value: int) -> None:
-        """Restrict a provider to devices of this vendor."""
+        """Restrict an execution provider to devices of this vendor."""
         self._steps.append(("set_decoder_provider_options_hardware_vendor_id", str(provider), int(value)))
 
     def clear_decoder_provider_options_hardware_device_type(self, provider: str) -> None:
@@ -105,7 +105,7 @@ class Config(Shown):
         self._steps.append(("clear_decoder_provider_options_hardware_device_type", str(provider)))
 
     def clear_decoder_provider_options_hardware_device_id(self, provider: str) -> None:
-        """Allow devices with every number again."""
+        """Allow devices with every id again."""
         self._steps.append(("clear_decoder_provider_options_hardware_device_id", str(provider)))
 
     def clear_decoder_provider_options_hardware_vendor_id(self, provider: str) -> None:
@@ -122,11 +122,11 @@ class Model(Shown):
             that all applications share.
         fallback: "error" (default) refuses the model if a stage that requests QNN would run on the CPU; "cpu"
             allows it. `placement` reports the result.
-        allow_native: as for `Config`, in addition to the names that the `Config` allows.
+        allow_native: names of options as in `Config`, in addition to those that the `Config` allows.
         timeout: seconds for loading. Default: no limit.
 
     Raises:
-        GenerationFolderInvalid: the folder lacks a file, or one is damaged.
+        GenerationFolderInvalid: a file of the folder is missing or damaged.
         NativeCodeRefused: see `allow_native`.
         GenerationUnsupported: this release of onnxruntime-genai cannot run the model.
         PlacementRefused: see `fallback`.
@@ -144,7 +144,7 @@ class Model(Shown):
         if not isinstance(config, Config):
             config = Config(config)
         if fallback not in ("error", "cpu"):
-            raise OptionError(f"fallback={fallback!r} is not known.", fix='Give "error" or "cpu".')
+            raise OptionError(f"fallback={fallback!r} is not a valid value.", fix='Pass "error" or "cpu".')
         recipe = ModelRecipe(
             config._folder,
             tuple(config._steps),
@@ -159,7 +159,7 @@ class Model(Shown):
         return self._remote.recipe.label if hasattr(self, "_remote") else ""
 
     def _shown_facts(self) -> Iterator[Fact]:
-        """Yield what the model reported when it was loaded."""
+        """Yield facts that the host reported when it loaded the model."""
         if not hasattr(self, "_info"):  # the model could not be loaded, or is being loaded
             yield "not loaded", ""
             return
@@ -204,11 +204,11 @@ class Model(Shown):
         """Return a processor that creates inputs of the model from a prompt with pictures and sound.
 
         Raises:
-            GenerationUnsupported: the model takes only text.
+            GenerationUnsupported: the model accepts only text.
         """
         if not self._info.modalities:
             raise GenerationUnsupported(
-                f"{self._info.label} takes only text.",
+                f"{self._info.label} accepts only text.",
                 cause=f"Models of the type {self._info.type} have no processor for pictures or sound.",
                 fix="Use a Tokenizer and append_tokens.",
             )
@@ -216,9 +216,9 @@ class Model(Shown):
 
     def create_streaming_processor(self) -> Any:
         raise GenerationUnsupported(
-            "Speech in pieces is not available through the bridge.",
-            cause="onnxruntime-genai has it for models that transcribe while someone speaks (Nemotron).",
-            fix="Use qnnbridge.speech, or a model that takes whole recordings.",
+            "Streaming speech recognition is not available through the bridge.",
+            cause="onnxruntime-genai supports it for models that transcribe while someone speaks (Nemotron).",
+            fix="Use qnnbridge.speech, or a model that transcribes whole recordings.",
         )
 
 
@@ -252,7 +252,7 @@ class Adapters(Shown):
         """Load an adapter from a file."""
         path = os.path.abspath(os.fsdecode(adapter_file_path))
         self._call("load", {"path": path, "name": adapter_name})
-        # Record the file after the call: a file that the host refused must not be loaded in later hosts.
+        # Record the file after the call, so that later hosts do not load a file that this host refused.
         self._loaded[adapter_name] = path
 
     def unload(self, adapter_name: str) -> None:
@@ -261,7 +261,7 @@ class Adapters(Shown):
         self._loaded.pop(adapter_name, None)
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
-        """Return the object's number in this process, with all adapters loaded."""
+        """Return the id of the native object in this host process, after loading all adapters there."""
         return self._remade.number_in(process, deadline)
 
     def _call(self, operation: str, arguments: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Messages whose content has parts: extract pictures and sound, and leave placeholders in the text.
+"""Chat messages whose content is a list of parts: extract pictures and sound, and put placeholders into the text.
 
 Each type of model has its own placeholders, which onnxruntime-genai replaces by the tokens of the picture. The chat
 templates of some models insert the placeholders for parts of the type "image" or "audio"; for the other models this
@@ -64,21 +64,21 @@ def _kind(part: Any) -> Any:
 
 
 def _part(info: GenerationModelInfo, part: Any, found: Mapping[str, list[bytes]]) -> dict[str, Any]:
-    """Return the part as the chat template gets it, and append its picture or recording to `found`."""
+    """Return the part as it is passed to the chat template, and append its picture or recording to `found`."""
     kind = _kind(part)
     if kind == "text" and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if kind not in found:
         raise OptionError(
-            f"A part of a message is {part!r:.80}.",
-            fix='Give {"type": "text", "text": ...}, {"type": "image"} or {"type": "audio"}, the last two with '
+            f"The part {part!r:.80} of a message is not valid.",
+            fix='Pass {"type": "text", "text": ...}, {"type": "image"} or {"type": "audio"}, the last two with '
             '"path", or with bytes as "image" or "audio".',
         )
     if kind not in info.modalities:
         raise PromptRefused(
-            f"{info.label} does not take {'pictures' if kind == 'image' else 'sound'}.",
-            cause=f"It is a model of the type {info.type}.",
-            fix="Leave the part out, or use a model that takes it.",
+            f"{info.label} does not accept {'pictures' if kind == 'image' else 'sound'}.",
+            cause=f"The type of the model is {info.type}.",
+            fix="Leave the part out, or use a model that accepts it.",
             details={"modality": kind},
         )
     found[kind].append(_content(kind, part))
@@ -93,8 +93,8 @@ def _content(kind: str, part: Mapping[str, Any]) -> bytes:
     path, content = part.get("path"), part.get(kind)
     if (path is None) == (content is None):
         raise OptionError(
-            f'A part of the type "{kind}" has "path" or "{kind}", one of them.',
-            fix=f'Give {{"type": "{kind}", "path": ...}}, or the bytes of the file as "{kind}".',
+            f'A part of the type "{kind}" must have either "path" or "{kind}".',
+            fix=f'Pass {{"type": "{kind}", "path": ...}}, or the bytes of the file as "{kind}".',
         )
     opened = media.open_bytes(content) if path is None else media.open(path)
     return opened.contents[0]

@@ -10,13 +10,14 @@ are applied in this process and set for each answer.
 With guidance, onnxruntime-genai (0.13 to 0.18) resets the grammar when a generator is rewound. A kept generator is
 always rewound, at least by the token that is appended again, so each answer starts at the beginning of its grammar.
 
-A generator is not kept where its answer could differ from that of a new generator, or where no time would be saved:
+A generator is not kept if its answer could differ from the answer of a new generator, or if reuse would save no
+time:
 
 - with a sampling seed, since random numbers continue where the last answer ended;
 - with `logprobs`, several sequences, or after a cancelled or failed answer;
-- on pipelines with fixed windows, and where past and present do not share a buffer: there the host replays the
-  history;
-- past 4096 tokens of Phi models, whose rotary factors change there for the whole history.
+- for pipelines with fixed windows, and for models whose past and present do not share a buffer: there the host runs
+the model on the whole history again;
+- beyond 4096 tokens of Phi models, whose rotary factors change at that length for the whole history.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class PoolStats:
     Attributes:
         idle: generators that wait for a prompt.
         in_use: generators of unfinished answers.
-        kept_bytes: memory of the KV caches of idle and used generators with a full context, as far as it is known.
+        kept_bytes: memory that the KV caches of idle and used generators need for a full context. Unknown sizes
+            count as 0.
         hits: answers that reused a kept generator.
         misses: answers that were allowed to reuse a generator and got a new one.
         reused_tokens: prompt tokens that were not processed again.
@@ -97,9 +99,9 @@ class GeneratorPool(Shown):
 
     def __init__(self, most: int = 4, max_bytes: int | None = None) -> None:
         if most < 0:
-            raise OptionError(f"most={most} is less than none.", fix="Give 0 or more.")
+            raise OptionError(f"most={most} is negative.", fix="Give 0 or more.")
         if max_bytes is not None and max_bytes < 0:
-            raise OptionError(f"max_bytes={max_bytes} is less than none.", fix="Give 0 or more.")
+            raise OptionError(f"max_bytes={max_bytes} is negative.", fix="Give 0 or more.")
         self._most = most
         self._max_bytes = max_bytes
         self._lock = renew_in_forks(Lock())
@@ -131,7 +133,7 @@ class GeneratorPool(Shown):
     def take(self, model: Model, params: GeneratorParams, tokens: Sequence[int], salt: str) -> Generator:
         """Return the generator with the longest common prefix, or a new one.
 
-        The caller gives it back with `put`.
+        The caller returns the generator to the pool with `put`.
         """
         with self._lock:
             found = self._best(model, params, tokens, salt)
@@ -154,7 +156,7 @@ class GeneratorPool(Shown):
         return generator
 
     def put(self, model: Model, params: GeneratorParams, generator: Generator, salt: str, *, keep: bool) -> None:
-        """Take back a generator; keep it for later prompts, or free it."""
+        """Return a generator to the pool, which keeps the generator for later prompts or frees it."""
         if not keep or generator.stats.reseeded:
             self._end_use(generator)
             generator.close()
@@ -178,7 +180,7 @@ class GeneratorPool(Shown):
 
     def _count(self, generator: Generator) -> None:
         _, common = self._busy.pop(id(generator))
-        # A replay processed the whole history again.
+        # After a replay no token was reused, because the whole history was processed again.
         self._reused += 0 if generator.stats.replays else common
 
     def _bytes(self) -> int:
@@ -190,8 +192,8 @@ class GeneratorPool(Shown):
             if not kept.fits(model, params, salt):
                 continue
             common = _common(kept.tokens, tokens)
-            # A generator with less than half of its tokens in common belongs to another conversation, which may
-            # continue.
+            # A generator that shares less than half of its tokens with the prompt may continue another
+            # conversation.
             if common > longest and 2 * common >= len(kept.tokens) and not _doubtful(model, kept.tokens, tokens):
                 best, longest = kept, common
         return best
@@ -221,7 +223,7 @@ def can_reuse(params: GeneratorParams) -> bool:
 
 
 def _common(kept: Sequence[int], tokens: Sequence[int]) -> int:
-    """Return the length of the common prefix. The last prompt token never counts: the model must process it."""
+    """Return the length of the common prefix, without the last prompt token, which the model must process."""
     most = min(len(kept), len(tokens) - 1)
     return next((at for at in range(most) if kept[at] != tokens[at]), most)
 

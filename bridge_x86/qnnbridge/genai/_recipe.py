@@ -1,4 +1,4 @@
-"""Recipe of a generator, and statistics of how a generation was kept correct."""
+"""Recipe to create a generator again, and counters of replays and restarts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class GenerationStats:
     """Counters of a generation.
 
     Attributes:
-        replays: how often a new native generator was given the history (a further prompt on a fixed window, a full
-            window, a rewind, a new host).
-        forced: tokens of the history that were fed again one by one in replays.
+        replays: how often a new native generator processed the history again (for a further prompt on a fixed
+            window, a full window, a rewind or a new host).
+        forced: tokens of the history that replays fed to the model one by one.
         reseeded: whether sampling began a new sequence of random numbers.
         restarts: how often the generation continued in a new host.
         steps: requests for tokens.
@@ -49,8 +49,7 @@ class NamedInputs:
 
 @dataclasses.dataclass
 class GenerationRecipe:
-    """Everything needed to create a generator. search: options by name. guidance: type, data, whether to use ff
-    tokens."""
+    """Everything needed to create a generator. search: options by name. guidance: arguments of `set_guidance`."""
 
     search: dict[str, Any] = dataclasses.field(default_factory=dict)
     guidance: tuple[str, str, bool] | None = None
@@ -72,7 +71,7 @@ class GenerationRecipe:
         }
 
     def values(self) -> list[Any]:
-        """Return the arrays of `inputs`, then those of `named`."""
+        """Return the arrays of `inputs`, followed by the arrays of `named`."""
         return [*self.inputs.values(), *(() if self.named is None else self.named.given.values())]
 
     def objects(self) -> list[Any]:

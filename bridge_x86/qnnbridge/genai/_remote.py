@@ -1,7 +1,7 @@
-"""Objects in the host for generation, such as models, that can be created again in every later host.
+"""Native objects for generation in the host, such as models, that can be created again in every later host.
 
-An object of the application has a recipe, and has a native object only in the host in which it was used last. A
-call goes through these states::
+An object of the application has a recipe, and a native object in the host that ran its last call. A call goes
+through these states::
 
     CHECK QUARANTINE --> HOST RUNNING --> CREATE OBJECT THERE --> IN THE HOST --> answered
           ^                                      |                   |
@@ -64,10 +64,10 @@ MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], t
 # Prepares a new object. Arguments: process, number of the object in that process, deadline.
 Complete = Callable[["HostProcess", int, "float | None"], None]
 
-# How often the daemon's host died while the connection to the daemon stayed open.
+# Number of times the daemon's host died while the connection to the daemon stayed open.
 _losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
-# Number of crashes caused by a call after which the call is still repeated.
+# Number of crashes that a call may cause before it is no longer repeated.
 OWN_DEATHS: Final = 1
 
 
@@ -78,7 +78,8 @@ def survive(
     deadline: float | None = None,
     timeout_s: float | None = None,
 ) -> T:
-    """Run `attempt` on objects of the host as `retries.survive` does.
+    """Run `attempt` with `retries.survive`, which repeats it in a new host after a crash, under the rules for
+    objects of the host.
 
     context: what is blamed for a crash in the call.
     """
@@ -157,7 +158,7 @@ def operation_request(
     }, buffers
 
 
-# How long native code may continue after the deadline of its call.
+# Seconds that native code may continue after the deadline of its call.
 OVERDUE_S: Final = 5.0
 _LOOK_S: Final = 0.2
 
@@ -183,11 +184,11 @@ class Remade:
 
     Args:
         kind: name of the kind of object.
-        make: returns header, buffers and context of the request that creates the object in a process.
-        complete: prepares a new object, given its number, before any thread uses it.
+        make: function that returns header, buffers and context of the request that creates the object in a process.
+        complete: function that prepares a new object, given its number, before any thread uses it.
 
-    Neither function may refer to the owner of this `Remade`, which would then be freed by the garbage collector
-    only.
+    `make` and `complete` must not refer to the owner of this `Remade`: the reference cycle would delay freeing the
+    owner until the garbage collector runs.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class Remade:
         self._kind = kind
         self._make = make
         self._complete = complete
-        # Flag with which another thread can end the creation, for an object whose creation takes long.
+        # Flag with which another thread can end a slow creation.
         self._stopping: Terminable | None = None
         self._lock = renew_in_forks(RLock())  # for `in_turn`
         self._object: HostObject | None = None
@@ -206,16 +207,16 @@ class Remade:
 
     def number_in(self, process: HostProcess, deadline: float | None) -> int:
         """Return the object's number in the process. Create the object if necessary."""
-        # Read the attribute once, because another thread may replace it, and without the lock, because the common
-        # case must not wait for a model that is being loaded.
+        # Read the attribute once, because another thread may replace it. Take no lock: the common case must not
+        # wait for a model that is being loaded.
         found = self._object
         if found is not None and self._exists(found, process):
             return found.number
 
         def make() -> int:
             if self._object is None or not self._exists(self._object, process):
-                # Reset this before the new object is created: if that fails, the object of the dead host must not
-                # count as existing.
+                # Reset the attribute before creating the new object: if the creation fails, the object of the dead
+                # host must not count as existing.
                 self._object = None
                 self._object = self._create(process, deadline)
             return self._object.number
@@ -232,7 +233,7 @@ class Remade:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the object exists in the last known host. Sends no request and takes no lock."""
+        """Whether the object exists in the last known host, without sending a request or taking a lock."""
         return self._object is not None
 
     def forget(self) -> None:
@@ -266,7 +267,7 @@ class Remade:
         self.times_made += 1
         made = HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
         if self._complete is not None:
-            # If this fails, the object is released with its last reference, and the next call creates a new one.
+            # If `_complete` fails, the object is released with `made`, and the next call creates a new one.
             self._complete(process, made.number, deadline)
         return made
 
@@ -278,18 +279,19 @@ class Remade:
         """Process the answer to the request that created the object."""
 
     def answer_of_creation(self) -> Frame | None:
-        """Return the answer to the request that created the object if it also answers the call, and only once."""
+        """Return the answer to the request that created the object if it also contains the result of the call, else
+        None. Return it only once."""
         return None
 
     def _exists(self, found: HostObject, process: HostProcess) -> bool:
         there = found.generation == process.generation and not found.released
-        # Through a daemon the generation stays the same when the host dies, so these deaths are counted separately.
+        # With a daemon, `generation` does not change when the host dies, so these deaths are counted separately.
         return there and self._made_after == _losses.get(self.host, 0)
 
 
 # --- models ---
 
-# `json.dumps` would create an encoder for each text.
+# `json.dumps` would create an encoder for each call.
 _as_json = json.JSONEncoder(sort_keys=True).encode
 
 
@@ -315,7 +317,7 @@ class ModelRecipe:
 
 
 class RunsAhead(Protocol):
-    """Generation. tokens: tokens taken by the application. ahead: further tokens that have arrived."""
+    """Interface of a generation. tokens: read by the application. ahead: further tokens that have arrived."""
 
     tokens: list[int]
     ahead: collections.deque[int]
@@ -330,7 +332,7 @@ class RemoteModel(Remade):
         self.options_hash = recipe.options_hash
         self.context = CallContext("genai.load", recipe.label, "", self.options_hash)
         self.info: GenerationModelInfo | None = None
-        # The generation whose tokens a `TokenizerStream` is most likely to be given next.
+        # The generation whose tokens the application will probably pass to a `TokenizerStream` next.
         self.ahead: weakref.ref[RunsAhead] | None = None
 
     def open(self, timeout_s: float | None) -> GenerationModelInfo:
@@ -345,8 +347,8 @@ class RemoteModel(Remade):
         try:
             return super().number_in(process, deadline)
         except ModelQuarantined as refusal:
-            # The host's error contains the fingerprint of the model; the crash reports are in the application.
-            # `check_quarantine` raises an error with both. A daemon's error is complete already.
+            # The host's error contains the fingerprint of the model, but not the crash reports, which this process
+            # has. `check_quarantine` raises an error with both. A daemon's error already contains both.
             if not self.host.is_daemon:
                 self._book_on(str(refusal.details.get("fingerprint", "")))
                 self.host.supervisor.check_quarantine(self.context)
@@ -439,8 +441,8 @@ class RemoteModel(Remade):
                 "allow_native": list(recipe.allow_native),
                 "data": [name for name, _ in recipe.data],
                 "cache": cache.folder if cache.enabled else None,
-                # Fingerprint of the first load. The host refuses a folder that has changed since, because histories
-                # belong to its model.
+                # Fingerprint of the first load. The host refuses a folder that has changed since, because the kept
+                # tokens belong to the model that was loaded first.
                 "fingerprint": None if self.info is None else self.info.fingerprint,
                 "quarantined": [] if quarantine is None else list(quarantine.fingerprints(self.options_hash)),
             },
@@ -457,7 +459,7 @@ class RemoteModel(Remade):
         self._book_on(self.info.fingerprint)
 
     def _book_on(self, fingerprint: str) -> None:
-        # From now on a crash during a call is blamed on this model.
+        # After this, crashes during a call are blamed on the model with this fingerprint.
         if fingerprint != self.context.fingerprint:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
 
@@ -472,7 +474,9 @@ def tokens_of(tokens: Any) -> list[int]:
     array = np.asarray(given)
     # numpy converts an empty list to an array of floats.
     if array.size and not np.issubdtype(array.dtype, np.integer):
-        raise OptionError(f"Token ids are integers, not {array.dtype}.", fix="Encode the text with a Tokenizer.")
+        raise OptionError(
+            f"Token ids must be integers, not {array.dtype}.", fix="Encode the text with a Tokenizer."
+        )
     return [int(one) for one in array.reshape(-1)]
 
 

@@ -1,11 +1,11 @@
 """Generations in the host, which survive its crashes.
 
-The history is kept in this process, so the host's generator can be created again at any time. Tokens come in steps:
-one request returns several tokens, in frames as the host generates them. The first step has one token and each
-further step twice as many, so the host runs a little ahead of the application. In the middle of a step the next one
-is requested, so that the host never waits for a request. When the application does anything but ask for the next
-token, the tokens generated ahead are dropped, and the next request contains the number of tokens that are still
-valid.
+This process keeps the history (all tokens), so the host's generator can be created again at any time. Tokens are
+generated in steps: one request asks for several tokens, which the host sends as it generates them. The first step
+has one token and each further step twice as many, so the host runs a little ahead of the application. The next step
+is requested in the middle of the current one, so that the host never waits for a request. When the application does
+anything but ask for the next token, the tokens generated ahead are dropped, and the next request contains the
+number of tokens that are still valid.
 
 One thread at a time.
 """
@@ -54,22 +54,23 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.frames import Frame
 
 
-# Tokens of the longest step. Through a daemon steps are shorter, because other applications wait for their end.
-# Until the time of a token is known they have at most `FIRST_STEPS_OF_DAEMON` tokens.
+# Maximum number of tokens of a step. With a daemon, steps are shorter, because other applications wait for the end
+# of a step: at most `FIRST_STEPS_OF_DAEMON` tokens until the time per token is known.
 LONGEST_STEP: Final = 32
-# Tokens of the first step after that of the prompt if the application is likely to take many tokens.
+# Tokens of the step after the prompt's step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
-# Streams of a connection beyond which no step is requested ahead, so that every generation has a stream.
+# Number of open streams of a connection from which on no step is requested ahead, to leave streams for others.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
 FIRST_STEPS_OF_DAEMON: Final = 8
-# Seconds of a step through a daemon, as far as earlier steps show. One token may take longer.
+# Intended seconds of a step with a daemon. The number of tokens is derived from the time of earlier steps; a single
+# token may take longer.
 STEP_OF_DAEMON_S: Final = 0.1
 
 
 class _Step(NamedTuple):
     """Request for a step.
 
-    arguments, values: contents of the request. others: further objects in the host that it refers to.
+    arguments, values: contents of the request. others: further objects in the host that the request refers to.
     context: what is blamed for a crash in the step.
     """
 
@@ -83,7 +84,8 @@ class _Step(NamedTuple):
 class _OpenStep:
     """Step whose tokens are arriving.
 
-    count: number of requested tokens. left: how many of them have not arrived. began: when the host could begin.
+    count: number of requested tokens. left: number of tokens that have not arrived. began: earliest time at which
+    the host could begin.
     """
 
     stream: ReplyStream
@@ -103,7 +105,7 @@ class _RemoteGenerator(Remade):
         self._model = model
         self._recipe = recipe
         self._stopping = stopping
-        # The step for the next new generator. It contains the whole history.
+        # The first step of the next new generator. The step contains the whole history.
         self.first: _Step | None = None
         self._answer: Frame | None = None
 
@@ -145,7 +147,7 @@ class RemoteGeneration:
         self.stats = GenerationStats()
         # Length of the history at which the application stops. The host generates no tokens beyond it.
         self.most: int | None = None
-        # Set by any thread: ends the running prompt or step.
+        # Flag that any thread may set to end the running prompt or step.
         self.stopping = TerminateFlag()
         # Seconds that one call may take. ``None``: no limit.
         self.timeout_s: float | None = None
@@ -154,7 +156,7 @@ class RemoteGeneration:
         # Whether the host has finished. The application may not have taken all tokens of `ahead` yet.
         self._done_after_ahead = False
         self._step = 1
-        # Duration of the request for the last prompt.
+        # Seconds that the request for the last prompt took.
         self._prompt_s = 0.0
         self._longest = LONGEST_STEP
         self._in_turn = FIRST_STEPS_OF_DAEMON if model.host.is_daemon else LONGEST_STEP
@@ -178,13 +180,13 @@ class RemoteGeneration:
 
         Args:
             prompt: token ids.
-            count: number of tokens to generate in the same request; 0 if the application may read or change the
+            count: number of tokens to generate in the same request. 0 lets the application read or change the
                 logits of the first token.
         """
         if not prompt:
             raise PromptRefused("The prompt has no tokens.", fix="Append at least one token.")
         self.settle()
-        # A cancel that is sent with the request may arrive after a short prompt has been processed.
+        # Check the flag here: a cancellation sent with the request may arrive after a short prompt was processed.
         self._refuse_terminated()
         context, began, deadline = self._context_of([*self.tokens, *prompt]), time.monotonic(), self._deadline
 
@@ -192,7 +194,7 @@ class RemoteGeneration:
             return self._run_step(process, prompt, count, deadline, context)
 
         frame = self._with_replay(attempt, context, deadline)
-        # Do this after the host has accepted the prompt: a refused prompt must not change the history.
+        # Extend the history only after the host has accepted the prompt.
         self.tokens += prompt
         self.base, self._context = len(self.tokens), context
         self._take(frame)
@@ -207,8 +209,8 @@ class RemoteGeneration:
         if self.tokens:
             raise GenerationUnsupported(
                 "Pictures and sound belong to the first prompt of a generator.",
-                cause=f"It has {counted(len(self.tokens), 'token')}. onnxruntime-genai would ignore new inputs.",
-                fix="Make a new Generator, and give all messages with their pictures and sound.",
+                cause=f"It has {counted(len(self.tokens), 'token')} already. onnxruntime-genai ignores new inputs.",
+                fix="Create a new Generator, and pass all messages with their pictures and sound.",
             )
         given = {name: tensor.as_numpy() for name, tensor in inputs._tensors.items()}
         prompt = given.pop(INPUT_IDS, None)
@@ -225,10 +227,10 @@ class RemoteGeneration:
             raise
 
     def decode_with(self, tokenizer: Remade | None, start: int = 0) -> None:
-        """Let the host decode each token in the step that generates it; see `text`.
+        """Make the host decode each token in the step that generates it, and store the result in `text`.
 
         Args:
-            tokenizer: the tokenizer; ``None``: no longer decode tokens.
+            tokenizer: tokenizer that decodes the tokens. ``None``: stop decoding.
             start: length of the history before the answer.
         """
         self.settle()
@@ -237,19 +239,19 @@ class RemoteGeneration:
     def next(self) -> int:
         """Return the next token."""
         if self.done:
-            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+            raise GenerationError("The generation is done.", fix="Check is_done() first, or append more tokens.")
         if not self.tokens:
             raise PromptRefused("There is no prompt.", fix="Call append_tokens first.")
         self._refuse_terminated()
         began = time.monotonic()
-        # A weak reference: the model must not keep the generation alive.
+        # Store a weak reference, so that the model does not keep the generation alive.
         self.model.ahead = self._myself()
         # A frame may contain no token (after a crash of the host, or at the end).
         while not self.ahead and not self._done_after_ahead:
             self._fetch()
         if not self.ahead:
             self.done = True
-            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+            raise GenerationError("The generation is done.", fix="Check is_done() first, or append more tokens.")
         token = self.ahead.popleft()
         if self._tokenizer is not None:
             self.text = self._texts.popleft()
@@ -266,7 +268,7 @@ class RemoteGeneration:
         if not 0 <= length <= len(self.tokens):
             raise GenerationError(
                 f"Cannot rewind to {length}: the generator has {len(self.tokens)} tokens.",
-                fix="Give a number from 0 to token_count().",
+                fix="Pass a number from 0 to token_count().",
             )
         if length == len(self.tokens):
             return  # a finished generation stays finished
@@ -284,29 +286,27 @@ class RemoteGeneration:
         self._earlier = GenerationStats(earlier.replays - old.replays, earlier.forced - old.forced)
 
     def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
-        """Call an operation on the state after the last token that the application has taken.
-
-        From now on the host generates one token at a time.
-        """
+        """Call an operation on the state after the last token that the application has read. After this call the
+        host generates one token at a time."""
         self.settle()
-        # A program that reads logits between tokens would make all tokens generated ahead useless each time.
+        # A program that reads logits between tokens would discard the tokens generated ahead each time.
         self._longest = 1
         deadline = self._deadline
 
         def attempt(process: HostProcess) -> Frame:
             # First run a step without tokens: it rewinds the host's generator to the application's last token, or
-            # sends the history to a new generator. The request of the operation does neither.
+            # sends the history to a new generator. The request for the operation alone would do neither.
             self._run_step(process, (), 0, deadline, self._context)
             number = self.remade.number_in(process, deadline)
             return call_object(process, number, operation, arguments, values, deadline, self._context)
 
-        # Both requests are one attempt: if the host dies between them, the next host needs the history again.
+        # Send both requests in each attempt: if the host dies between them, the next host needs the history again.
         frame: Frame = self._with_replay(attempt, self._context, deadline)
         return frame
 
     def settle(self) -> None:
         """Stop generating ahead, and drop the tokens generated ahead."""
-        # The oldest first: the host begins the next step when the one before has ended.
+        # Close the oldest stream first: the host begins a step only when the step before it has ended.
         while self._steps:
             self._steps.popleft().stream.close()
         self.ahead.clear()
@@ -336,12 +336,12 @@ class RemoteGeneration:
 
     def _fetch(self) -> None:
         """Wait for tokens, or for the end of the generation."""
-        # One deadline for all attempts: a crash of the host does not extend the time of the call.
+        # Use one deadline for all attempts, so that a crash of the host does not extend the time of the call.
         context, deadline = self._context, self._deadline
 
         def attempt(process: HostProcess) -> None:
             steps = self._steps
-            # The streams of a host that has ended are useless: the next process needs a new request.
+            # Drop the streams of a host that has ended: the new process needs a new request.
             if self._process is not process:
                 _abandon(steps)
             if not steps and self._begin_step(process, deadline):
@@ -375,15 +375,15 @@ class RemoteGeneration:
         self._with_replay(attempt, context, deadline)
 
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
-        """Request the next tokens. Return whether they have arrived, else they come through `_steps`."""
+        """Request the next tokens. Return False if they will arrive through `_steps`."""
         count, is_new = self._next_count(len(self.tokens)), not self.remade.is_in(process)
         self._process = process
-        # A step of one token needs no stream. Suspects of a crash run alone, which an open stream would prevent.
+        # A step of one token needs no stream. An open stream would prevent suspects of a crash from running alone.
         if count > 1 and not is_new and not self.model.host.blame.active:
             self._open_step(process, len(self.tokens), count, deadline)
         if self._steps:
             return False
-        # The request that creates a generator answers only when its step is complete, so that step is short.
+        # The host answers a request that creates a generator only after the whole step, so that step has one token.
         self._grow()
         began = time.monotonic()
         self._take(self._run_step(process, (), 1 if is_new else count, deadline, self._context))
@@ -392,20 +392,19 @@ class RemoteGeneration:
         return True
 
     def _request_ahead(self, process: HostProcess, deadline: float | None) -> None:
-        """Request the step after the current one in the middle of it, so that the host need not wait for the
-        request."""
+        """Request the next step in the middle of the current one, so that the host does not wait."""
         step = self._steps[0]
         at = len(self.tokens) + step.left
         if len(self._steps) > 1 or 2 * step.left > step.count or (self.most is not None and at >= self.most):
             return
-        # Where one token may bring several, the length at the end of the step is not known.
+        # With fast-forward tokens, a step may append more tokens than requested, so its final length is unknown.
         fast_forward = self.recipe.guidance is not None and self.recipe.guidance[2]
         crowded = len(process.channel.requests.streams) >= STREAMS_AHEAD
         if not (fast_forward or crowded or self.model.host.blame.active):
             self._open_step(process, at, self._next_count(at), deadline)
 
     def _next_count(self, length: int) -> int:
-        """Return the number of tokens of the next step, which begins at this length of the history."""
+        """Return the number of tokens of the next step. length: length of the history before that step."""
         return self._step if self.most is None else max(1, min(self._step, self.most - length))
 
     def _open_step(self, process: HostProcess, length: int, count: int, deadline: float | None) -> None:
@@ -424,11 +423,11 @@ class RemoteGeneration:
 
     def _grow(self) -> None:
         self.stats.steps += 1
-        # 1, 2, 4, 8 ...: a program that stops early has wasted at most about as many tokens as it used.
+        # With lengths of 1, 2, 4, 8 ..., a program that stops early wastes at most about as many tokens as it used.
         self._step = min(2 * self._step, self._longest, self._in_turn)
 
     def _adapt_turn(self, began: float, count: int) -> None:
-        """Adapt the length of later steps to the time of the last one, which includes waiting for other clients."""
+        """Adapt the length of later steps to the time of the last step, including the wait for other clients."""
         if self.model.host.is_daemon:
             each_s = max(1e-6, time.monotonic() - began) / count
             self._in_turn = max(1, min(LONGEST_STEP, int(STEP_OF_DAEMON_S / each_s)))
@@ -452,10 +451,10 @@ class RemoteGeneration:
                 remade.number_in(process, deadline)
             finally:
                 remade.first = None
-            # The new generator counts from 0: `_take` adds the counts of the earlier ones.
+            # The new generator counts from 0: `_take` adds the counts of the earlier generators.
             self._keep_stats()
-            # Count objects, not processes, because a daemon's connection survives the host. The first object is no
-            # restart.
+            # Count created objects, not processes, because the connection to a daemon survives a crash of the host.
+            # The first object is not a restart.
             self.stats.restarts += made_before > 0
             answer = remade.answer_of_creation()
             if answer is not None:
@@ -468,15 +467,13 @@ class RemoteGeneration:
             )
         except BaseException:
             if is_new:
-                # The new generator lacks the history.
+                # The new generator does not contain the history.
                 remade.forget()
             raise
 
     def _request(self, prompt: Sequence[int], count: int, context: CallContext, *, is_new: bool) -> _Step:
-        """Return the request for a step after the last token that the application has taken.
-
-        is_new: whether the generator is created by the request, and therefore needs the history.
-        """
+        """Return the request for a step after the last token that the application has read. is_new: whether the
+        request creates the generator and must therefore contain the history."""
         arguments = {"length": len(self.tokens), "base": self.base, "count": count}
         values = token_values(prompt) if prompt else []
         if is_new and self.tokens:
@@ -487,7 +484,7 @@ class RemoteGeneration:
         return _Step({**arguments, "answer_start": self._answer_start}, values, (self._tokenizer,), context)
 
     def _numbers_in(self, process: HostProcess, step: _Step, deadline: float | None) -> tuple[int, list[int]]:
-        """Return the numbers of the generator and of the step's other objects in the process."""
+        """Return the ids that the generator and the step's other objects have in the process."""
         return self.remade.number_in(process, deadline), [one.number_in(process, deadline) for one in step.others]
 
     def _take(self, frame: Frame) -> None:
@@ -520,8 +517,8 @@ class RemoteGeneration:
         """Return the context that is blamed for a crash in the call: the model with this prompt and these
         parameters.
 
-        A prompt that crashes the host twice is refused. Other prompts can still use the model, and so can the same
-        prompt with other guidance or without guidance.
+        A prompt that crashes the host twice is refused. The model still accepts other prompts, and the same prompt
+        with different guidance or without guidance.
         """
         recipe = self.recipe
         guided = "" if recipe.guidance is None else f" and guidance ({recipe.guidance[0]})"
@@ -561,12 +558,12 @@ class RemoteBatch(RemoteGeneration):
         self._log: list[tuple[list[int], int]] = []
         config = {} if self.model.info is None else self.model.info.search
         sizes = [self.recipe.search.get(name, config.get(name)) for name in ("batch_size", "num_return_sequences")]
-        # Number of sequences that can be read. Of beams, only the best are counted.
+        # Number of sequences that can be read. For beam search, only the returned beams count.
         self.rows = math.prod(max(1, int(size or 1)) for size in sizes)
 
     def append(self, prompt: Sequence[int], count: int = 0) -> None:
-        # Extend the log after the request, which would contain the prompt twice otherwise. No token is generated
-        # in the same request, because the log counts a token when the application takes it.
+        # Extend the log after the request, which would otherwise contain the prompt twice. Generate no token in the
+        # same request, because the log counts a token only when the application reads it.
         super().append(prompt)
         self._log.append((list(prompt), 0))
 
@@ -577,13 +574,13 @@ class RemoteBatch(RemoteGeneration):
     def next_of_all(self) -> list[int]:
         """Return the next token of each sequence."""
         if self.done:
-            raise GenerationError("The generation is done.", fix="Look at is_done() before, or append more tokens.")
+            raise GenerationError("The generation is done.", fix="Check is_done() first, or append more tokens.")
         while not self.ahead and not self._done_after_ahead:
             self._fetch()
         found: Any = self.ahead.popleft()
         self.done = self._done_after_ahead
         prompt, count = self._log[-1]
-        # Count the step only now that the application takes its tokens.
+        # Count a step only when the application reads its tokens.
         self._log[-1] = (prompt, count + 1)
         return list(found)
 
@@ -596,7 +593,7 @@ class RemoteBatch(RemoteGeneration):
             raise GenerationUnsupported(
                 "A generation of several sequences can only be rewound to its start.", fix="Call rewind_to(0)."
             )
-        # The host's generator still has its tokens; `change` discards that generator.
+        # The host's generator still contains its old tokens; `change` discards it.
         self.tokens, self._log, self.done = [], [], False
         self.change()
 
@@ -610,7 +607,7 @@ class RemoteBatch(RemoteGeneration):
         try:
             return super()._with_replay(attempt, context, deadline)
         except (Cancelled, DeadlineExceeded, KeyboardInterrupt):
-            # The host may have executed the request nevertheless: the answered requests are repeated in a new
-            # generator.
+            # The host may have executed the request nevertheless. Discard the generator; a new one repeats only the
+            # requests that were answered.
             self.remade.forget()
             raise

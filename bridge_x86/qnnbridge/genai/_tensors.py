@@ -16,7 +16,7 @@ INPUT_IDS: Final = "input_ids"
 
 
 class Tensor(Shown):
-    """Array of the application. The host creates a native tensor from it when one is needed."""
+    """Array of the application. The host creates a native tensor from the array when a call needs it."""
 
     def __init__(self, array: Any) -> None:
         import numpy as np
@@ -28,7 +28,7 @@ class Tensor(Shown):
         yield f"{self._array.dtype}{list(self._array.shape)}", ""
 
     def as_numpy(self) -> Any:
-        """Return the array, not a copy."""
+        """Return the array itself, without a copy."""
         return self._array
 
     def shape(self) -> list[int]:
@@ -48,7 +48,7 @@ class Tensor(Shown):
 
 
 class MadeInputs(Protocol):
-    """Tensors in the host. names: their names. tokens, shape: contents and dimensions of ``input_ids``."""
+    """Tensors in the host. names: names of the tensors. tokens, shape: contents and dimensions of ``input_ids``."""
 
     names: Sequence[str]
     tokens: Sequence[int]

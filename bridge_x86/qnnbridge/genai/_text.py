@@ -1,4 +1,4 @@
-"""`generate`: generate text from a prompt, with stop texts, a deadline and cancellation."""
+"""`generate`: generate text from a prompt, with stop strings, a deadline and cancellation."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 Prompt = str | Sequence[int] | NamedTensors | Sequence[Mapping[str, Any]]
 FinishReason = Literal["stop", "length", "cancelled"]
-# Returns a generator to its pool. Argument: whether the pool should keep it.
+# Function that returns a generator to its pool. Argument: whether the pool should keep the generator.
 Release = Callable[[bool], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Probability of a generated token, before temperature, penalties and guidance.
+    """Log probability of a generated token, before temperature, penalties and guidance.
 
     Args:
         token: the generated token.
@@ -69,8 +69,8 @@ class TextStream(Shown, Iterator[str]):
         tokens: token ids of the answer so far.
         prompt_tokens: number of tokens of the prompt.
         cached_tokens: number of prompt tokens that a generator of the pool had already processed.
-        finish_reason: "stop" (an end token or a stop text), "length" or "cancelled"; ``None`` before the end.
-        logprobs: one entry for each of `tokens` if `generate` was called with `logprobs`.
+        finish_reason: "stop" (an end token or a stop string), "length" or "cancelled"; ``None`` before the end.
+        logprobs: one entry for each token in `tokens` if `generate` was called with `logprobs`.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class TextStream(Shown, Iterator[str]):
         self._held = ""
         self._cancelled = False
         self._release = release
-        # Lock for `cancel` and for the end of the answer, after which the generator may serve another answer.
+        # Lock that keeps `cancel` from acting after the end of the answer, when the generator may be reused.
         self._lock = renew_in_forks(Lock())
         self._stats: GenerationStats | None = None
 
@@ -135,7 +135,7 @@ class TextStream(Shown, Iterator[str]):
         with self._lock:
             if self._stats is not None:
                 return
-            # The state of the generator is known only if the answer was completed.
+            # Keep the generator only after a completed answer, because otherwise its state is unknown.
             keep = not self._cancelled and self.finish_reason in ("stop", "length")
             self._cancelled = True
             self._stats = dataclasses.replace(self._generator.stats)
@@ -156,7 +156,7 @@ class TextStream(Shown, Iterator[str]):
                 return
             self._cancelled = True
         flag = self._generator._remote.stopping
-        # Set the flag in a thread: this waits for the host's answer, and the caller should not.
+        # Set the flag in another thread, because `assign` waits for the host's answer.
         start_thread("qnnbridge cancel", flag.assign, True)
 
     def begin(self, prompt: _ReadPrompt) -> None:
@@ -167,17 +167,17 @@ class TextStream(Shown, Iterator[str]):
             if prompt.inputs is not None:
                 self._generator.set_inputs(prompt.inputs)
             else:
-                # The first token is generated in the same request, unless its logits must be read before.
+                # Generate the first token in the same request, unless its logits must be read first.
                 self._generator._remote.append(tokens_of(prompt.tokens[have:]), 1 if self._top is None else 0)
         except Cancelled:
             self._end_if_cancelled()
-        # A replay processed the whole history again.
+        # After a replay no token counts as cached, because the whole history was processed again.
         self.cached_tokens = 0 if self.stats.replays else have
 
     def _next_piece(self) -> str:
         if self._cancelled:
             return self._finish("cancelled")
-        # End tokens are handled below, so an end here is a limit of the length.
+        # End tokens are handled below, so a generator that is done here has reached its maximum length.
         if self._generator.is_done() or len(self.tokens) == self._max_tokens:
             return self._finish("length")
         left = None if self._deadline is None else self._deadline - time.monotonic()
@@ -186,7 +186,7 @@ class TextStream(Shown, Iterator[str]):
             raise DeadlineExceeded(
                 f"The answer was not complete within {self._timeout:g} s.",
                 cause=f"{len(self.tokens)} tokens were generated in that time.",
-                fix="Allow more time, or fewer tokens.",
+                fix="Increase timeout, or decrease max_tokens.",
                 details={"state": "stopped", "tokens": len(self.tokens)},
             )
         if left is not None:
@@ -194,7 +194,7 @@ class TextStream(Shown, Iterator[str]):
         logits = None
         try:
             if self._top is not None:
-                # Read the logits before the token is generated: afterwards they are those of the next token.
+                # Read the logits before generating the token: later they are the logits of the next token.
                 logits = self._generator.get_logits()
             self._generator.generate_next_token()
         except Cancelled:
@@ -202,7 +202,7 @@ class TextStream(Shown, Iterator[str]):
         token = int(self._generator.get_next_tokens()[0])
         self.tokens.append(token)
         if logits is not None:
-            # The offset includes text that is held back, because it comes before this token.
+            # The offset includes the text held back in `_held`, because that text comes before this token.
             before = len(self.text) + len(self._held)
             self.logprobs.append(_logprobs(logits, token, before, self._top or 0))
         # The end token belongs to `tokens`, but not to the text.
@@ -211,17 +211,17 @@ class TextStream(Shown, Iterator[str]):
         return self._up_to_stop(self._generator._remote.text)
 
     def _up_to_stop(self, piece: str) -> str:
-        """Return the text that can be delivered: without a stop text, and without a possible beginning of one."""
+        """Return the text up to a stop string. Hold back an end that may be the beginning of a stop string."""
         if not self._stop:
             return piece
         text = self._held + piece
-        # The held text is included, because a stop text may consist of several tokens.
+        # Search the held text, too, because a stop string may consist of several tokens.
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
         if found:
             self._held = ""
             self._finish("stop")
             return text[: min(found)]
-        # The longest end of the text that is the beginning of a stop text. Complete stop texts were found above.
+        # Length of the longest end of the text that begins a stop string. Complete stop strings were found above.
         keep = max(
             (n for stop in self._stop for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n])),
             default=0,
@@ -230,14 +230,14 @@ class TextStream(Shown, Iterator[str]):
         return text[: len(text) - keep]
 
     def _end_if_cancelled(self) -> str:
-        """Finish a cancelled answer; otherwise raise the `Cancelled` that is being handled again."""
+        """Finish the answer if `cancel` was called; otherwise raise the current `Cancelled` exception again."""
         if not self._cancelled:
             raise
         return self._finish("cancelled")
 
     def _finish(self, reason: FinishReason) -> str:
         self.finish_reason = reason
-        # Stop the host, which runs ahead by up to a step, so that other generations get their turn.
+        # Stop generating ahead in the host, so that other generations can run.
         self._generator._remote.settle()
         return ""
 
@@ -266,19 +266,19 @@ def generate(
 
     Args:
         model: the model.
-        prompt: a text, used unchanged; token ids; inputs of a `MultiModalProcessor`; or messages (role, content)
-            for the chat template. The content of a message is a text, or a list of parts: {"type": "text",
+        prompt: a string, used unchanged; token ids; inputs of a `MultiModalProcessor`; or messages (role, content)
+            for the chat template. The content of a message is a string, or a list of parts: {"type": "text",
             "text": ...}, {"type": "image"} and {"type": "audio"}, the last two with "path", or with the bytes of a
             file as "image" or "audio".
         tokenizer: tokenizer of the model. Default: a new one.
         max_tokens: maximum number of tokens of the answer. Default: as many as fit into the context.
-        stop: texts that end the answer; they are not part of it.
+        stop: strings that end the answer. The answer does not include them.
         timeout: seconds for the whole answer, including tokenizer and chat template, until `DeadlineExceeded` is
             raised. Default: no limit.
         seed: seed of the random numbers.
-        temperature: 0 takes the most likely token, other values sample. Default: the setting of the model's config.
+        temperature: 0 always selects the most likely token, other values sample. Default: the model's config.
         top_p, top_k: restrict sampling to the most likely tokens.
-        guidance: type and text of a grammar, as for `GeneratorParams.set_guidance`.
+        guidance: type and text of a grammar, as in `GeneratorParams.set_guidance`.
         template: chat template to use instead of the model's.
         logprobs: number of most likely tokens in `TextStream.logprobs` for each token. The host then generates
             one token at a time. Default: `TextStream.logprobs` stays empty.
@@ -293,17 +293,17 @@ def generate(
         Iterator over the pieces of the answer. The prompt has been processed already.
 
     Raises:
-        OptionError: an option is out of range, or makes several sequences (beams, batches).
+        OptionError: an option is out of range, or asks for several sequences (beams, batches).
         PromptRefused: the prompt is empty or too long, or a picture or recording cannot be read.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     stop = (stop,) if isinstance(stop, str) else tuple(stop)
     if "" in stop:
-        raise OptionError("An empty text cannot be a stop text.")
+        raise OptionError("stop contains an empty string.")
     if max_tokens is not None and max_tokens < 1:
-        raise OptionError(f"max_tokens={max_tokens} is less than one.", fix="Give a positive number.")
+        raise OptionError(f"max_tokens={max_tokens} is less than 1.", fix="Give a positive number.")
     if logprobs is not None and logprobs < 0:
-        raise OptionError(f"logprobs={logprobs} is less than none.", fix="Give 0 or more.")
+        raise OptionError(f"logprobs={logprobs} is negative.", fix="Give 0 or more.")
     tokenizer = tokenizer or Tokenizer(model)
     read = _read(model, tokenizer, prompt, template, deadline)
     tokens = read.tokens
@@ -315,17 +315,17 @@ def generate(
     several = several_sequences(params)
     if several:
         raise OptionError(
-            f"{several}={params.get_search_options()[several]:g} makes several sequences, and an answer is one.",
-            cause="While a token is generated, it is not known which sequence will be the best.",
-            fix=f"Pass {several}=1, or set it to 1 in genai_config.json. A Generator makes several sequences.",
+            f"{several}={params.get_search_options()[several]:g} asks for several sequences; generate returns one.",
+            cause="generate returns the text while it is generated, before the best sequence is known.",
+            fix=f"Pass {several}=1, or set it to 1 in genai_config.json. For several sequences, use a Generator.",
         )
     if guidance is not None:
         params.set_guidance(*guidance)
     reusable = pool is not None and pool.takes(model) and can_reuse(params)
     if logprobs is not None or read.inputs is not None or not reusable:
         pool = None
-    # Keep the host from generating beyond the limit. A max_length above the context would be refused. A kept
-    # generator gets the whole context, since max_length cannot be changed later.
+    # Set max_length, so that the host does not generate beyond max_tokens. genai refuses a max_length above the
+    # context length. A generator of a pool gets the whole context, since max_length cannot be changed later.
     if most is not None and most < model.info.context_length and "max_length" not in search:
         params.set_search_options(max_length=most if pool is None else model.info.context_length)
     left_s = _left_s(deadline)
@@ -342,13 +342,13 @@ def generate(
         try:
             stream.begin(read)
         except BridgeError as error:
-            # When memory is short, idle generators are freed.
+            # If memory ran out, free the pool's idle generators and try again.
             short = isinstance(error, Busy) or error.details.get("npu_memory")
             if pool is None or not short or not pool.clear():
                 raise
             stream.begin(read)
     except BaseException:
-        stream.__exit__()  # otherwise the traceback of the error keeps the KV cache alive
+        stream.__exit__()  # otherwise the error's traceback would keep the KV cache alive
         raise
     return stream
 
@@ -360,12 +360,12 @@ def _release(
 
 
 def _left_s(deadline: float | None) -> float | None:
-    """Return the seconds until the deadline. Raise `DeadlineExceeded` after it."""
+    """Return the seconds until the deadline. Raise `DeadlineExceeded` if the deadline has passed."""
     left_s = None if deadline is None else deadline - time.monotonic()
     if left_s is not None and left_s <= 0:
         raise DeadlineExceeded(
-            "The time for the answer was over before its first token.",
-            fix="Allow more time, or a shorter prompt.",
+            "The timeout of generate expired before the first token.",
+            fix="Increase timeout, or shorten the prompt.",
             details={"state": "not-started", "tokens": 0},
         )
     return left_s
@@ -373,7 +373,7 @@ def _left_s(deadline: float | None) -> float | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ReadPrompt:
-    """Prompt. tokens: its token ids. inputs: its inputs if it has pictures or sound."""
+    """Prompt. tokens: token ids of the prompt. inputs: inputs of the model if the prompt has pictures or sound."""
 
     tokens: Sequence[int]
     inputs: NamedTensors | None = None
@@ -406,9 +406,9 @@ def _read(
 def _logprobs(logits: Any, token: int, offset: int, count: int) -> TokenLogprobs:
     import numpy as np
 
-    # The last row: earlier rows belong to tokens of the prompt.
+    # Use the last row: earlier rows belong to tokens of the prompt.
     row = np.asarray(logits).reshape(-1, logits.shape[-1])[-1].astype(np.float64)
-    # The largest value becomes 0, so that no exponential overflows.
+    # Subtract the largest value, so that no exponential overflows.
     row -= row.max()
     row -= np.log(np.exp(row).sum())
     # Use a stable sort: among equal values, the smaller token id comes first.

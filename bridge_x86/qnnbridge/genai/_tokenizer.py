@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HasRemote(Protocol):
-    """Model of the application."""
+    """Model object of the application."""
 
     _remote: RemoteModel
 
@@ -37,11 +37,11 @@ class Tokenizer(Shown):
         self._model = model._remote
         self._options: dict[str, str] = {}
         self._ids: dict[str, Any] | None = None
-        # Number of changes of the options, and with it the last text of a chat template with its tokens, which most
-        # applications encode next.
+        # Number of option changes. `_rendered` contains this number, the last output of a chat template and its
+        # tokens, because most applications encode that output next.
         self._changes = 0
         self._rendered: tuple[int, str, Any] | None = None
-        # A local variable: with `self` in the function, the tokenizer and `remade` would refer to each other.
+        # Use a local variable: a lambda that refers to `self` would create a reference cycle through `remade`.
         options = self._options
         self.remade = self._model.child("GenaiTokenizer", "tokenizer", lambda: {"options": options})
 
@@ -102,7 +102,7 @@ class Tokenizer(Shown):
             add_generation_prompt: whether the prompt ends with the beginning of an answer.
             timeout: see `Tokenizer`.
         """
-        # A JSON escape of character 0, unless the backslash itself is escaped.
+        # Find the JSON escape \u0000 of the null character. Remove escaped backslashes first (as in \\u0000).
         if "\\u0000" in str(messages).replace("\\\\", ""):
             raise _cut_off()
         arguments = {
@@ -127,7 +127,7 @@ class Tokenizer(Shown):
         """Set options of this tokenizer: add_special_tokens, skip_special_tokens."""
         texts = {name: _option_text(value) for name, value in options.items()}
         self._call("update_options", {"options": texts})
-        # Record the options after the call: an option that genai refuses would make each later tokenizer fail.
+        # Record the options after the call: an option that genai refuses would make every later tokenizer fail.
         self._options.update(texts)
         self._changes += 1
 
@@ -179,14 +179,14 @@ class Tokenizer(Shown):
 class TokenizerStream(Shown):
     """Decoder of single tokens. A token may add no text until the next token arrives. One thread at a time.
 
-    Tokens that a generator of the model has generated ahead are decoded in the same request as the current token.
+    The request that decodes a token also decodes the tokens that a generator of the model has generated ahead.
     """
 
     def __init__(self, model: RemoteModel, source: Remade) -> None:
         self._model = model
         # The tokenizer or multimodal processor that creates the native stream.
         self._source = source
-        # Tokens decoded for the application; and tokens that the host's stream has decoded ahead, with their texts.
+        # Tokens passed to `decode`; and tokens that the host's stream has decoded ahead, with their texts.
         self._given: list[int] = []
         self._known: collections.deque[tuple[int, str]] = collections.deque()
         self._remade = self._new()
@@ -200,8 +200,8 @@ class TokenizerStream(Shown):
     def decode(self, token: int, *, timeout: float | None = None) -> str:
         """Return the text that a token adds. timeout: seconds until `DeadlineExceeded` is raised."""
         token = int(token)
-        # The application decodes another token than the one decoded ahead. The host's stream cannot go back, so a
-        # new stream decodes the tokens given so far.
+        # The application passed a different token than the one decoded ahead. The host's stream cannot go back, so
+        # a new stream decodes all earlier tokens again.
         if self._known and self._known[0][0] != token:
             self._known.clear()
             self._remade.forget()
@@ -228,7 +228,7 @@ class TokenizerStream(Shown):
         """Return the tokens that the application will most likely decode next."""
         reference = self._model.ahead
         generation = None if reference is None else reference()
-        # The stream may serve another generation of the model, unless this token is the generation's last token.
+        # A token that is not the last one of this generation may belong to another generation of the model.
         if generation is None or generation.tokens[-1:] != [token]:
             return []
         return list(generation.ahead)
@@ -240,7 +240,7 @@ class TokenizerStream(Shown):
 class _RemoteStream(Remade):
     """Native stream in the current host. The request that creates the stream also decodes the first tokens.
 
-    source: the tokenizer or processor that creates the stream. given: tokens that it must decode before.
+    source: the tokenizer or processor that creates the stream. given: tokens that the new stream must decode first.
     """
 
     def __init__(self, model: RemoteModel, source: Remade, given: list[int]) -> None:
@@ -248,7 +248,7 @@ class _RemoteStream(Remade):
         self._model = model
         self._source = source
         self._given = given
-        # Tokens that the next call decodes.
+        # Tokens that the next call will decode.
         self.first: list[int] = []
         self._answer: Frame | None = None
 
@@ -267,7 +267,7 @@ class _RemoteStream(Remade):
 
 
 def whole_text(text: str) -> str:
-    """Return the text. Raise `PromptRefused` if genai would cut it off."""
+    """Return the text. Raise `PromptRefused` if it contains a null character, where genai would cut it off."""
     if "\0" in text:
         raise _cut_off()
     return text
@@ -275,9 +275,9 @@ def whole_text(text: str) -> str:
 
 def _cut_off() -> PromptRefused:
     return PromptRefused(
-        "A text with a character 0 cannot be encoded.",
-        cause="genai takes it for the end of the text, and would answer another prompt.",
-        fix="Leave the character out.",
+        "A text with a null character cannot be encoded.",
+        cause="genai treats the null character as the end of the text and would cut off the prompt there.",
+        fix="Remove the null character.",
     )
 
 

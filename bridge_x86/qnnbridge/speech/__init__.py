@@ -1,4 +1,4 @@
-"""Speech to text with Whisper: one call runs the encoder on the NPU and handles windows, cache and tokens.
+"""Speech to text with Whisper: one call transcribes a recording, with the encoder on the NPU.
 
 >>> from qnnbridge import speech
 >>> with speech.load("whisper-base") as recognizer:
@@ -59,8 +59,8 @@ __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
 _log = log_of("qnnbridge.speech")
 
-# Minimum number of seconds between the starts of two consecutive windows. Otherwise very small time tokens could
-# lead to fifty windows per second of audio.
+# Minimum number of seconds between the starts of two consecutive windows. Otherwise very small predicted times
+# could lead to fifty windows per second of audio.
 _LEAST_ADVANCE_S = 1.0
 # If a call misses its deadline at most this many seconds before the transcription's deadline, report that the
 # transcription missed its deadline: both deadlines are the same point in time, computed slightly differently.
@@ -74,7 +74,7 @@ class SpeechSegment(Shown):
 
     Attributes:
         start, end: times in seconds.
-        tokens: tokens of the text, and time tokens.
+        tokens: tokens of the text, including time tokens (predicted times).
     """
 
     start: float
@@ -92,7 +92,7 @@ class Transcript(Shown):
     """Result of a transcription.
 
     Attributes:
-        language: language code, given or detected; ``None`` if the model does not report a language.
+        language: language code, as passed or detected; ``None`` if the model does not report a language.
         duration: duration of the audio in seconds.
         audio_rate: sampling rate of the source in Hz. If it is not 16000, the audio was resampled.
         cut: number of windows whose text was too long for the decoder, so that words may be missing.
@@ -129,12 +129,12 @@ def load(
     fallback: Fallback = "error",
     timeout: float | None = None,
 ) -> Recognizer:
-    """Load Whisper from a folder of optimum, onnxruntime-genai or AI Hub.
+    """Load a Whisper model that optimum, onnxruntime-genai or AI Hub exported to a folder.
 
     Args:
         folder: folder with the ONNX files.
         tokenizer: folder with tokenizer.json and the configurations; default: `folder`.
-        host: as for `InferenceSession`.
+        host: host process, as in `InferenceSession`.
         provider: execution provider of the encoder, and of a decoder with fixed caches. Other decoders run on the
             host's CPU.
         provider_options: options of QNN.
@@ -142,11 +142,11 @@ def load(
         timeout: time limit in seconds for the creation of each session, and for each call of a session.
 
     Raises:
-        NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder is not a supported Whisper.
+        NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder contains no supported Whisper model.
         BridgeError: a session cannot be created.
     """
     if provider not in ("qnn", "cpu"):
-        raise OptionError(f"provider={provider!r} is not a valid value.", fix='Give "qnn" or "cpu".')
+        raise OptionError(f"provider={provider!r} is not a valid value.", fix='Pass "qnn" or "cpu".')
     place = Path(os.path.abspath(os.fsdecode(folder)))
     texts = Path(os.path.abspath(os.fsdecode(tokenizer))) if tokenizer is not None else place
     files = find_files(place)
@@ -184,8 +184,7 @@ class Recognizer(Shown):
 
     @property
     def layout(self) -> Layout:
-        """Layout of the folder: ``separate`` or ``merged`` decoders of optimum, ``genai``, or ``fixed`` caches (AI
-        Hub)."""
+        """Layout of the folder: ``separate`` or ``merged`` (optimum), ``genai``, or ``fixed`` (AI Hub)."""
         return self._sessions.layout
 
     @property
@@ -200,7 +199,7 @@ class Recognizer(Shown):
 
     @property
     def verified(self) -> dict[str, NumbersReport]:
-        """Reports of the comparison of ``encoder`` and ``decoder`` with the CPU, if they exist."""
+        """Reports of the comparison of ``encoder`` and ``decoder`` with the CPU, for models that were compared."""
         return {"encoder": self._sessions.encoder.verified, "decoder": self._sessions.decoders[-1].verified}
 
     @property
@@ -251,14 +250,14 @@ class Recognizer(Shown):
                 `DeadlineExceeded`.
 
         Raises:
-            OptionError: the audio cannot be read, or the model lacks the language or task.
+            OptionError: the audio cannot be read, or the model does not support the language or task.
         """
         if self._closed:
             raise Closed("The recognizer is closed.")
         deadline = deadline_after(timeout)
         chosen = chosen_language(self._vocabulary, language or self._settings.language)
         if task not in ("transcribe", "translate") or (task == "translate" and task not in self._vocabulary.tasks):
-            raise OptionError(f"The model has no task {task!r:.40}.", fix='task="transcribe"')
+            raise OptionError(f"The model does not support the task {task!r:.40}.", fix='task="transcribe"')
         reader = AudioReader(audio, sampling_rate)
         if reader.rate != RATE:
             _log.info("audio of %d Hz is resampled to %d Hz", reader.rate, RATE)
@@ -294,7 +293,7 @@ class Recognizer(Shown):
         if not languages:
             return None
         # After the start token Whisper predicts the language, so compare only the scores of the language tokens.
-        # This needs a separate decoder, because the prompt begins with the start token again, and a cache must not
+        # Use a separate decoder for this: the prompt begins with the start token again, and a cache must not
         # contain that token twice.
         scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
@@ -326,7 +325,7 @@ class Recognizer(Shown):
             scores = decoder.step([token])
 
     def _text(self, tokens: tuple[int, ...]) -> str:
-        # Tokens from `first` on are time tokens.
+        # Token ids from `first` on are time tokens.
         first = self._vocabulary.no_timestamps + 1
         return str(self._tokenizer.decode([t for t in tokens if t < first], skip_special_tokens=True))
 
@@ -373,7 +372,7 @@ class Transcription(Shown):
         return self
 
     def __next__(self) -> SpeechSegment:
-        # Without the lock, Python raises ValueError if two threads use the generator at the same time.
+        # Without the lock, Python would raise ValueError if two threads use the generator at the same time.
         with self._lock:
             try:
                 return next(self._found)
@@ -386,7 +385,7 @@ class Transcription(Shown):
         owner, audio = self._recognizer, self._audio
         size = owner._sessions.frames * HOP
         least = round(_LEAST_ADVANCE_S * RATE)
-        # Start with a whole window, so that the first window may advance by less than `least`.
+        # Start with the length of a window, so that the first window may advance by less than `least`.
         before = size
         while (samples := audio.window(size)).size:
             # At the end of the audio `samples` is shorter; `log_mel` fills the window with silence.
@@ -408,7 +407,7 @@ class Transcription(Shown):
                 # text of the rest of the window.
                 if max(spent, before) < least and step is not None:  # the rest of the window is not processed again
                     done = sum(len(span.tokens) for span in spans)
-                    if len(tokens) > done + 1:  # a single remaining token is a time token
+                    if len(tokens) > done + 1:  # a single remaining token can only be a time token
                         spans.append(TokenSpan(step, None, tuple(tokens[done:])))
                     spent = samples.size
             before = spent
@@ -433,7 +432,7 @@ class Transcription(Shown):
     def transcript(self, segments: Iterable[SpeechSegment]) -> Transcript:
         """Collect the remaining segments and return the result. `segments` contains all segments of this
         transcription."""
-        found = tuple(segments)  # evaluated first, because the iteration determines the language
+        found = tuple(segments)  # evaluated before `language`, which is known only after the first segment
         return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
 
     def cancel(self) -> None:
@@ -452,7 +451,7 @@ class Transcription(Shown):
 
     def _too_late(self) -> DeadlineExceeded:
         return DeadlineExceeded(
-            f"The time limit of the transcription expired; {self.position:.0f} s of the audio are done.",
+            f"The time limit of the transcription expired after {self.position:.0f} s of the audio.",
             fix="Increase timeout=, or pass shorter audio.",
             details={"state": "stopped"},
         )

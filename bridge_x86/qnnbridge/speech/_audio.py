@@ -1,6 +1,5 @@
 """Read audio as mono samples at 16 kHz, and compute the features of windows. Audio is read in pieces, so that a
-long recording is never completely in memory.
-"""
+long recording is never completely in memory."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ _BELOW: Final = 8.0  # values more than this many decades below the loudest bin 
 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
-    """Return Slaney's triangular filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz,
-    logarithmic above."""
+    """Return Slaney's mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, else logarithmic."""
     # Slaney's scale has 3 mels per 200 Hz up to 1 kHz (mel 15), and 27 mels per factor of 6.4 above.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
@@ -38,7 +36,7 @@ def mel_filters(bins: int) -> Array:
     slopes = edges[np.newaxis, :] - frequencies[:, np.newaxis]
     widths = np.diff(edges)
     triangles = np.maximum(0.0, np.minimum(-slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]))
-    # With the height 2 / width each triangle has the area 1, so that the wide bins at the top are not louder.
+    # With the height 2 / width each triangle has the area 1, so that wide filters are not louder.
     return np.asarray(triangles * (2.0 / (edges[2:] - edges[:-2]))[np.newaxis, :])
 
 
@@ -50,8 +48,7 @@ def log_mel(samples: Array, bins: int, frames: int) -> Array:
     half = WINDOW // 2
     # Half a window on each side centres the frames on their samples, as torch.stft does.
     padded = np.pad(padded, half, mode="reflect")
-    # numpy's window is symmetric. Without its last value it equals the periodic window that Whisper was trained
-    # with.
+    # Without its last value, numpy's symmetric Hann window equals the periodic one that Whisper was trained with.
     window = np.hanning(WINDOW + 1)[:-1]
     # The frame after the last sample is omitted, as in Whisper.
     pieces = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:frames]
@@ -73,7 +70,7 @@ Audio = str | os.PathLike[str] | BinaryIO | Array
 
 
 class _Source(Protocol):
-    """Source of mono float32 samples. At the end of the audio `read` returns an empty array. `rate` is in Hz."""
+    """Source of mono float32 samples. `read` returns an empty array at the end of the audio. `rate` is in Hz."""
 
     rate: int
 
@@ -86,8 +83,8 @@ class _ArraySource:
         if samples.ndim > 1 or samples.dtype.kind != "f":
             raise OptionError(
                 f"The audio is an array {samples.dtype} of shape {samples.shape}.",
-                cause="Samples must be floats between -1 and 1, in one channel.",
-                fix="samples.astype(numpy.float32) / 32768 for int16; samples.mean(axis=1) for two channels.",
+                cause="Audio must be an array of floats between -1 and 1 with one channel.",
+                fix="Use samples.astype(numpy.float32) / 32768 for int16, samples.mean(axis=1) for two channels.",
             )
         self.rate, self._left = rate, samples
 
@@ -114,12 +111,12 @@ class _SoundFile:
         # soundfile raises RuntimeError, TypeError and other errors for header values that it does not support.
         except (RuntimeError, ValueError, TypeError) as error:
             raise _no_audio(name, str(error)) from None
-        except SystemError as error:  # of cffi
+        except SystemError as error:  # raised by cffi
             raise BridgeError(
                 f"soundfile cannot read from an open file in this process: {error}.",
-                cause="A library that contains another libffi was loaded before cffi, which then calls that copy: "
-                "libQnnHtp.so of QNN for Linux has one.",
-                fix="Import soundfile before anything loads QNN in this process, or give the path of the file.",
+                cause="A library with its own copy of libffi, such as QNN's libQnnHtp.so for Linux, was loaded "
+                "before cffi, and cffi calls that copy.",
+                fix="Import soundfile before QNN is loaded in this process, or pass the path of the file.",
             ) from None
         self._name = name
         self.rate = int(self._file.samplerate)
@@ -186,7 +183,7 @@ class _NoWave(Exception):
 
 
 class _Limited:
-    """Read at most the next `size` bytes of a stream."""
+    """Reader of at most the next `size` bytes of a stream."""
 
     def __init__(self, stream: Any, size: int) -> None:
         self._stream, self._left = stream, size
@@ -216,17 +213,17 @@ def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
     head = stream.read(12)
     # Ignore the size after RIFF: it is often wrong, and the size of the samples is more useful.
     if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
-        raise _NoWave("it does not begin like WAV")
+        raise _NoWave("it does not begin with a WAV header")
     form: tuple[int, int, int, bool] | None = None
     passed = 0
     while True:
         chunk = stream.read(8)
         if len(chunk) < 8:
-            raise _NoWave("it has no samples" if form else "it ends in the middle")
+            raise _NoWave("it has no samples" if form else "the file is truncated")
         kind, size = chunk[:4], int.from_bytes(chunk[4:], "little")
         if kind == b"data":
             if form is None:
-                raise _NoWave("its samples come before their format")
+                raise _NoWave("its samples come before the format chunk")
             return (*form, None if size in _UNKNOWN_SIZES else size)
         passed += size
         if passed > _MOST_HEAD_BYTES:
@@ -237,13 +234,13 @@ def _wave_head(stream: Any) -> tuple[int, int, int, bool, int | None]:
             form = _wave_form(body)
 
 
-# Values that programs store if they do not know the size: zero, or a maximum.
+# Values that programs write to the header if they do not know the size: zero, or a maximum.
 _UNKNOWN_SIZES: Final = (0, 0x7FFFFFFF, 0xFFFFFFFF)
 
 
 def _wave_form(body: bytes) -> tuple[int, int, int, bool]:
     if len(body) < 16:
-        raise _NoWave("its format is cut off")
+        raise _NoWave("its format chunk is cut off")
     kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body)
     if kind == _EXTENSIBLE and len(body) >= 26:
         kind = int.from_bytes(body[24:26], "little")
@@ -278,7 +275,7 @@ class AudioReader:
             if not self.window(1).size:
                 raise OptionError(
                     f"{self._name} has no samples.",
-                    cause="It is empty, or only a header.",
+                    cause="The file is empty or contains only a header.",
                     fix="Record or copy it again.",
                 )
         except BaseException:
@@ -319,7 +316,7 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
         rate = RATE if sampling_rate is None else sampling_rate
         if not _RATES[0] <= rate <= _RATES[1]:
             raise OptionError(
-                f"sampling_rate={rate!r} is not a valid sampling rate.", fix="Give samples per second: 16000."
+                f"sampling_rate={rate!r} is not a valid sampling rate.", fix="Pass samples per second: 16000."
             )
         return _ArraySource(audio, rate), "The array"
     if sampling_rate is not None:
@@ -327,7 +324,7 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
     if isinstance(audio, (str, os.PathLike)):
         path = os.fspath(audio)
         if not os.path.isfile(path):
-            raise NoSuchFile(f"There is no audio file {path}.", fix="Give the path of a recording.")
+            raise NoSuchFile(f"There is no audio file {path}.", fix="Pass the path of a recording.")
         if os.path.getsize(path) == 0:
             raise OptionError(f"{path} is empty.", fix="Record or copy it again.")
         given: Any = path
@@ -336,8 +333,8 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
         given, name = audio, "The audio"
     else:
         raise OptionError(
-            f"Audio cannot be a {type(audio).__name__}.",
-            fix="Give a path, an open file, or a numpy array of floats.",
+            f"audio= cannot be of the type {type(audio).__name__}.",
+            fix="Pass a path, an open file, or a numpy array of floats.",
         )
     source = _plain_wave(given, name) or _other_file(given, name)
     if not _RATES[0] <= source.rate <= _RATES[1]:
@@ -360,11 +357,11 @@ def _plain_wave(audio: Any, name: str) -> _Source | None:
 
 def _other_file(audio: Any, name: str) -> _Source:
     if not _BEGINS.match(_first_bytes(audio)):
-        raise _no_audio(name, "it does not begin like WAV, AIFF, AU, CAF, FLAC, OGG or MP3")
+        raise _no_audio(name, "it does not begin with a header of WAV, AIFF, AU, CAF, FLAC, OGG or MP3")
     try:
         import soundfile
     except ImportError:
-        return _WaveFile(audio, name)  # this call raises an error with the reason
+        return _WaveFile(audio, name)  # raises an error: without soundfile only WAV is supported
     except OSError as error:  # libsndfile is missing
         raise BridgeError(f"soundfile cannot be loaded: {error}.", fix=extra_fix("speech")) from None
     return _SoundFile(soundfile, audio, name)

@@ -31,7 +31,7 @@ TYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "tensor(int64)": np.dtype(np.int64),
     "tensor(bool)": np.dtype(np.bool_),
 }
-# Value for a hidden position in the mask of AI Hub's decoders. The quantised masks can represent this value.
+# Value that hides a position in the attention mask of AI Hub's decoders. Quantised masks can represent this value.
 _CLOSED: Final = -100.0
 _BRANCH: Final = "use_cache_branch"
 _STATES: Final = "encoder_hidden_states"
@@ -61,9 +61,9 @@ class CacheNames:
     of each layer.
 
     Attributes:
-        made: outputs of the encoder, or of the first step, that are the values of the cross attention.
+        made: outputs of the encoder or of the first step that contain the keys and values of the cross attention.
         growing: names of input and output of each cached value.
-        crossing: inputs for the values of the cross attention.
+        crossing: inputs for the keys and values of the cross attention.
     """
 
     ids: str
@@ -74,7 +74,7 @@ class CacheNames:
 
 
 def layers_of(nodes: Sequence[Node], pattern: str) -> int:
-    """Return the number of inputs whose names match `pattern`, in which %d stands for a number."""
+    """Return the number of inputs whose names match `pattern`, where %d stands for the layer."""
     rule = re.compile(re.escape(pattern).replace("%d", r"\d+"))
     return sum(rule.fullmatch(node.name) is not None for node in nodes)
 
@@ -183,7 +183,7 @@ class GrowingDecoder:
             self._cross = dict(zip(names.crossing, (encoded[name] for name in names.made), strict=True))
 
     def step(self, tokens: Sequence[int]) -> Array:
-        # The first step of a window runs without a cache, and creates the values of the cross attention.
+        # The first step of a window runs without a cache and creates the keys and values of the cross attention.
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
@@ -293,14 +293,14 @@ def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
     if unknown:
         raise GenerationUnsupported(
             f"The {role} has unknown inputs: {', '.join(unknown[:6])}.",
-            cause="Its export is not one of those that docs/speech.md lists.",
-            fix="Export it without these inputs; for onnxruntime-genai without past_present_share_buffer.",
+            cause="docs/speech.md lists the supported exports; this is another one.",
+            fix="Export the model without these inputs; for onnxruntime-genai, without past_present_share_buffer.",
         )
     odd = [f"{node.name}: {node.type}" for node in nodes if node.type not in TYPES]
     if odd:
         raise GenerationUnsupported(
             f"The {role} has quantised inputs.",
-            cause="Their scales are not in the ONNX file.",
+            cause="The ONNX file does not contain the scales of these inputs.",
             evidence=tuple(odd[:4]),
             fix="Use an export with float inputs and outputs.",
         )
@@ -317,9 +317,9 @@ class TokenRules:
         end: token that ends a text.
         suppressed: tokens that are never chosen.
         suppressed_first: tokens that are never chosen as the first token.
-        first_timestamp: token for 0.00 s; ``None`` if times are disabled. The token with the preceding number
-            disables times.
-        latest_first: largest allowed value of the first time, in steps of 0.02 s.
+        first_timestamp: token for 0.00 s; ``None`` if times are disabled. The token id before it is
+            <|notimestamps|>.
+        latest_first: largest time allowed at the start of a window, in steps of 0.02 s.
     """
 
     end: int
@@ -349,20 +349,19 @@ class TokenRules:
             if before_was_time:
                 scores[first:] = -np.inf
             else:
-                # Text tokens have lower numbers than the end token, so only the end token, special tokens and time
-                # tokens remain.
+                # Forbid text tokens, which have smaller ids than the end token.
                 scores[: self.end] = -np.inf
         times = [token for token in chosen if token >= first]
-        if times:  # times do not decrease, and a segment has a duration
+        if times:  # times must not decrease, and a segment must not be empty
             scores[first : times[-1] + (0 if was_time and not before_was_time else 1)] = -np.inf
         if not chosen:
             scores[:first] = -np.inf
             if self.latest_first is not None:
                 scores[first + self.latest_first + 1 :] = -np.inf
-        # A time is chosen if all times together are more likely than the most likely other token. Without this rule
-        # a word would be chosen although the many times, each slightly less likely, are together more likely. The
-        # normaliser of the softmax is omitted, because it is equal on both sides. The warning `divide` would come
-        # from the logarithm of 0 if no time is allowed.
+        # A time is chosen if all times together are more likely than the most likely other token. The probability
+        # of a time is spread over many tokens, so that a word could otherwise be chosen although a time is more
+        # likely. The normaliser of the softmax is equal on both sides and is omitted. Suppress the warning
+        # `divide`, which the logarithm of 0 causes if no time is allowed.
         with np.errstate(divide="ignore"):
             top = scores.max()
             all_times = np.log(np.exp(scores[first:] - top).sum(dtype=np.float32))
@@ -372,8 +371,8 @@ class TokenRules:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TokenSpan:
-    """Tokens of one segment. `start` and `end` are in steps of 0.02 s from the start of the window. If `end` is
-    ``None``, the segment ends with the window."""
+    """Tokens of one segment. start, end: times in steps of 0.02 s from the start of the window; `end` is ``None``
+    if the segment ends with the window."""
 
     start: int
     end: int | None
@@ -381,12 +380,11 @@ class TokenSpan:
 
 
 def spans_of(tokens: Sequence[int], first_timestamp: int) -> tuple[list[TokenSpan], int | None]:
-    """Return the segments of a window, and the step at which the next window begins; ``None`` if it begins at
-    the end of this window."""
-    # Two consecutive times are the end of a segment and the start of the next one, so the tokens are cut between
-    # them. The end of the text after the last pair is unknown, so the next window begins at the last known end and
-    # processes that audio again. A single time as the last token means that no speech follows it, so the next
-    # window begins after this one.
+    """Return the segments of a window, and the step at which the next window begins (``None``: at its end)."""
+    # Two consecutive times are the end of a segment and the start of the next segment, so split the tokens between
+    # them. If text follows the last pair, its end is unknown, so the next window begins at the last known end and
+    # processes that audio again. A single time as the last token means that no speech follows, so the next window
+    # begins at the end of this window.
     times = [token >= first_timestamp for token in tokens]
     cuts = [number for number in range(1, len(tokens)) if times[number] and times[number - 1]]
     ends_with_one = times[-2:] == [False, True]

@@ -1,6 +1,4 @@
-"""Read a folder with a Whisper model: ONNX files, tokenizer, generation settings, and the sessions of the model's
-parts.
-"""
+"""Read a folder with a Whisper model: find its ONNX files, read tokenizer and settings, and open the sessions."""
 
 from __future__ import annotations
 
@@ -64,7 +62,8 @@ class WhisperFiles:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The special tokens. `languages` and `tasks` map codes to tokens; both are empty for an English-only model."""
+    """The special tokens. `languages` and `tasks` map language codes and task names to tokens; empty for an
+    English-only model."""
 
     start: int
     end: int
@@ -95,10 +94,10 @@ def find_files(folder: Path) -> WhisperFiles:
     """Find the model's files.
 
     Raises:
-        NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder is not a supported Whisper.
+        NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder contains no supported Whisper model.
     """
     if not folder.is_dir():
-        raise NoSuchFile(f"There is no folder {folder}.", fix="Give the folder with the model's ONNX files.")
+        raise NoSuchFile(f"There is no folder {folder}.", fix="Pass the folder with the model's ONNX files.")
     genai = _document(folder / "genai_config.json")
     if genai:
         return _of_genai(folder, genai)
@@ -144,7 +143,7 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
     if model.get("type") != "whisper":
         raise GenerationUnsupported(
             f"genai_config.json has the type {model.get('type')!r}, which is not Whisper.",
-            fix="Text models are for qnnbridge.genai.",
+            fix="For text models use qnnbridge.genai.",
         )
     encoder, decoder = _part(model, "encoder"), _part(model, "decoder")
     names = {
@@ -254,7 +253,7 @@ def read_settings(folder: Path, tokenizer_folder: Path) -> WhisperSettings:
     if (rate := front.get("sampling_rate", 16000)) != 16000 or front.get("hop_length", 160) != 160:
         raise GenerationUnsupported(
             f"preprocessor_config.json requires audio of {rate} Hz in steps of {front.get('hop_length')} samples.",
-            cause="Whisper has 16000 Hz and steps of 160.",
+            cause="Whisper models require 16000 Hz and steps of 160 samples.",
         )
     # Older exports do not contain generation_config.json; their config.json has the same fields.
     source = generation or config
@@ -287,15 +286,14 @@ def _ids(value: object) -> tuple[int, ...]:
 
 
 def _language_of(language: object, forced: object, languages: object) -> str | None:
-    """Return the configured language. Older exports contain the number of the language's token."""
+    """Return the configured language. Older exports contain the id of the language's token instead."""
     if isinstance(language, str) and (
         match := _LANGUAGE.fullmatch(language) or re.fullmatch("([a-z]{2,4})", language)
     ):
         return match[1]
     if isinstance(forced, list) and isinstance(languages, dict):
         for pair in forced:
-            # Each pair is a position and a token. The token at position 0 is the start token, the next token is the
-            # language.
+            # Each pair is a position and a token id; position 0 is the start token, position 1 the language token.
             if isinstance(pair, list) and len(pair) == 2 and pair[0] == 1:
                 names = [name for name, number in languages.items() if number == pair[1]]
                 return names[0].strip("<|>") if names else None
@@ -313,7 +311,7 @@ def chosen_language(vocabulary: Vocabulary, language: str | None) -> str | None:
         return "en"
     if code not in vocabulary.languages:
         raise OptionError(
-            f"The model has no language {language!r:.40}.",
+            f"The model does not support the language {language!r:.40}.",
             fix="Give one of " + ", ".join(sorted(vocabulary.languages)) + ", or none to detect the language.",
         )
     return code
@@ -323,7 +321,7 @@ def chosen_language(vocabulary: Vocabulary, language: str | None) -> str | None:
 
 Layout = Literal["separate", "merged", "genai", "fixed"]
 CPU = "CPUExecutionProvider"
-# Number of repetitions of a call in a new host, so that a transcription continues after two deaths of the host.
+# How often a call is repeated in a new host: a transcription continues after two crashes of the host.
 RETRIES = 2
 
 
@@ -364,7 +362,7 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
     """Open the sessions.
 
     Raises:
-        GenerationUnsupported, GenerationFolderInvalid: the model is not a supported Whisper.
+        GenerationUnsupported, GenerationFolderInvalid: the model is not a supported Whisper model.
         BridgeError: a session cannot be created.
     """
     ins, outs = _nodes(files.encoder, choices)
@@ -432,7 +430,7 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
 
 
 def _nodes(path: Path, choices: SessionChoices) -> tuple[Sequence[Node], Sequence[Node]]:
-    """Return inputs and outputs as the file, which the host reads, declares them."""
+    """Return inputs and outputs as declared in the ONNX file, which the host reads."""
     recipe = SessionRecipe(SessionSpec(model_path=str(path.resolve())))
     found = identify(choices.host, recipe, deadline_after(choices.timeout))
     if not found.readable or not found.inputs:
@@ -451,12 +449,12 @@ def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> 
     sizes: dict[str, int] = {}
     for size, declared in zip((1, bins, frames), shape, strict=True):
         if isinstance(declared, str):
-            # ONNX Runtime fixes dimensions by name, so a dimension without a name would remain free.
+            # ONNX Runtime sets the size of dimensions by name, so a dimension without a name would stay dynamic.
             sizes[declared] = size
         elif declared is None or declared != size:
             raise GenerationUnsupported(
                 f"The input of {path.name} has the shape {shape}.",
-                cause=f"The model has {declared} where Whisper has {size}."
+                cause=f"The model declares {declared} where Whisper needs {size}."
                 if declared
                 else "A dimension has no name.",
                 fix="Export the model for one window at a time."
@@ -470,7 +468,7 @@ def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> 
 def _check_growing(names: CacheNames, inputs: Sequence[Sequence[Node]], outputs: Sequence[Sequence[Node]]) -> None:
     if not names.growing:
         raise GenerationUnsupported(
-            "The decoder has no caches under the usual names.",
+            "The decoder has no cache inputs with known names.",
             evidence=tuple(node.name for node in inputs[-1])[:8],
             fix="Export it with optimum or onnxruntime-genai.",
         )
@@ -495,7 +493,8 @@ def _cache_sizes(
     head = found[-1] or (width // heads if heads and width else None)
     if not heads or not head:
         raise GenerationUnsupported(
-            f"The sizes of the caches of {path.name} are unknown.", fix="Put the model's config.json next to it."
+            f"The sizes of the caches of {path.name} are unknown.",
+            fix="Put the model's config.json into the same folder.",
         )
     return int(heads), int(head)
 
