@@ -19,7 +19,7 @@ from qnnbridge._fastpath import default_sharing
 from qnnbridge._launch import HostInterpreter, engine_setting, find_host, host_command, host_environment
 from qnnbridge._supervision.blame import Blame, IsolationLock, Quarantine
 from qnnbridge._supervision.deaths import DeathHandler, Investigator
-from qnnbridge._supervision.host_process import HostProcess, Launch, Patience, deadline_after, seconds_left
+from qnnbridge._supervision.host_process import HostProcess, Launch, RepeatWindow, deadline_after, seconds_left
 from qnnbridge._supervision.restart_policy import RecycleAfter, Recycler, RestartPolicy
 from qnnbridge._supervision.retries import CallLimits, Death, Policy, survive
 from qnnbridge._supervision.supervisor import Releases, Supervisor, call_if_alive
@@ -554,8 +554,8 @@ class _HostPolicy(Policy):
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
         return False
 
-    def repeats(self, death: Death, patience: Patience) -> bool:
-        if death.innocent and not isinstance(death.error, Closed) and patience.is_left():
+    def repeats(self, death: Death, window: RepeatWindow) -> bool:
+        if death.innocent and not isinstance(death.error, Closed) and window.is_open():
             return True
         # Repeat the operation once even if it may have caused the crash: such operations (reading facts,
         # identifying a model) are safe to repeat.

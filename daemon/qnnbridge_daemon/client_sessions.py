@@ -21,7 +21,7 @@ from qnnbridge._threads import TerminateRelay
 from qnnbridge._transport.channel import CANCEL_TIMEOUT_S, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge_daemon.fair_share import Cancellation
 from qnnbridge_host.fastpath import AttachedSlab, Slabs
-from qnnbridge_os.door import KeptMemory
+from qnnbridge_os.daemon_endpoint import KeptMemory
 from qnnbridge_protocol.elements import element_of
 from qnnbridge_protocol.errors import BridgeError, Busy, Cancelled, Closed
 from qnnbridge_protocol.frames import Frame, Kind

@@ -16,14 +16,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from qnnbridge_os.door import DaemonEndpoint, Streams
+from qnnbridge_os.daemon_endpoint import DaemonEndpoint, Streams
 from qnnbridge_protocol.auth import PROOF_BYTES, AdmissionCode, ClientIdentity, DaemonAnswer, DaemonSide, NotProven
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
-    from qnnbridge_os.door import DaemonStream
+    from qnnbridge_os.daemon_endpoint import DaemonStream
 
-_log = log_of("qnnbridge.daemon.door")
+_log = log_of("qnnbridge.daemon.listener")
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
 # Maximum number of clients that authenticate at a time. Each of them holds a descriptor and a thread.
@@ -61,7 +61,7 @@ class Listener:
         self._unproven: collections.OrderedDict[int, DaemonStream] = collections.OrderedDict()
         self._leaving = False
         self._refused = 0
-        self._thread = threading.Thread(target=self._accept_for_ever, name="qnnbridge door", daemon=True)
+        self._thread = threading.Thread(target=self._accept_for_ever, name="qnnbridge listener", daemon=True)
         self._thread.start()
 
     @property

@@ -40,7 +40,7 @@ from qnnbridge._daemon.discovery import (
 from qnnbridge._supervision.restart_policy import RecycleAfter
 from qnnbridge_daemon.accounts import BrokerSettings, ClientLimits
 from qnnbridge_daemon.numbers_errand import NumbersErrand, may_have_npu, numbers_command
-from qnnbridge_os.door import allow_descriptors, let_go_of_terminal, make_endpoint, on_leave
+from qnnbridge_os.daemon_endpoint import allow_descriptors, let_go_of_terminal, make_endpoint, on_leave
 from qnnbridge_os.files import make_folders
 from qnnbridge_os.private import default_runtime_folder
 from qnnbridge_protocol import __version__

@@ -275,6 +275,15 @@ class DeadlineExceeded(CallError, TimeoutError):
         return str(self.details.get("state", "still-running"))
 
 
+def late_behind_compiler(label: str) -> DeadlineExceeded:
+    """Return the error for a deadline that expired while another process compiled the model."""
+    return DeadlineExceeded(
+        f"The timeout expired while another process was compiling {label}.",
+        fix="Use a longer timeout (timeout=). The model is compiled once; later loads take milliseconds.",
+        details={"state": "not-started", "model": label},
+    )
+
+
 class Cancelled(CallError):
     code = "call.Cancelled"
 

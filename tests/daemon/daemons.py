@@ -23,8 +23,8 @@ from qnnbridge._daemon.discovery import (
     write_discovery,
 )
 from qnnbridge_daemon.listener import ClientEnds, Listener
+from qnnbridge_os.daemon_endpoint import make_endpoint
 from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
-from qnnbridge_os.door import make_endpoint
 from qnnbridge_protocol.auth import INSTANCE_BYTES, TOKEN_BYTES
 from qnnbridge_protocol.connection import DAEMON_FEATURE, Connection, Hello, Role
 from qnnbridge_protocol.errors import VersionMismatch

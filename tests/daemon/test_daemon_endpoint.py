@@ -134,7 +134,7 @@ def test_another_user_with_the_token_is_refused(endpoint: tuple[Listener, Discov
 
     The folder's permissions would refuse the user earlier, so the test widens them.
     """
-    from qnnbridge_os._posix_door import check_peer
+    from qnnbridge_os._posix_daemon_endpoint import check_peer
 
     check_peer(1000, 1000)
     with pytest.raises(PermissionError, match="user 1001, not to 1000"):
@@ -168,10 +168,10 @@ def test_another_user_with_the_token_is_refused(endpoint: tuple[Listener, Discov
 def test_a_client_sends_nothing_to_a_daemon_of_another_user(
     endpoint: tuple[Listener, Discovery, Path], behind: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from qnnbridge_os import _posix_door
+    from qnnbridge_os import _posix_daemon_endpoint
 
-    real = _posix_door._peer
-    monkeypatch.setattr(_posix_door, "_peer", lambda connection: (real(connection)[0], os.getuid() + 1))
+    real = _posix_daemon_endpoint._peer
+    monkeypatch.setattr(_posix_daemon_endpoint, "_peer", lambda connection: (real(connection)[0], os.getuid() + 1))
     with pytest.raises(HostStartFailed, match="belongs to user"):
         qnnbridge.connect(start=False)
     assert behind.entered == []
@@ -179,10 +179,10 @@ def test_a_client_sends_nothing_to_a_daemon_of_another_user(
 
 def test_a_connection_during_the_close_of_the_endpoint_does_no_harm() -> None:
     """The accepting thread wakes and releases the endpoint while the closing thread still uses it."""
-    from qnnbridge_os import _posix_door
+    from qnnbridge_os import _posix_daemon_endpoint
 
     folder = make_runtime_folder()
-    gate = _posix_door.DaemonEndpoint(folder, _posix_door.make_endpoint(folder))
+    gate = _posix_daemon_endpoint.DaemonEndpoint(folder, _posix_daemon_endpoint.make_endpoint(folder))
     released = threading.Event()
 
     def accept() -> None:

@@ -172,7 +172,7 @@ def test_the_deadline_ends_the_retries() -> None:
 
 
 def test_a_call_without_a_deadline_is_not_retried_forever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_process, "INNOCENT_S", 1.0)
+    monkeypatch.setattr(host_process, "REPEAT_WINDOW_S", 1.0)
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(on_run=["signal:9"]), host=host, retry=0)
         with pytest.raises(errors.HostCrashed, match="SIGKILL"):
@@ -181,7 +181,7 @@ def test_a_call_without_a_deadline_is_not_retried_forever(monkeypatch: pytest.Mo
 
 
 def test_a_host_killed_during_its_start_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_process, "INNOCENT_S", 1.0)
+    monkeypatch.setattr(host_process, "REPEAT_WINDOW_S", 1.0)
     with fake_host("--first=signal:9") as host:
         with pytest.raises(errors.HostStartFailed, match="SIGKILL"):
             qnnbridge.InferenceSession(script(), host=host)

@@ -25,7 +25,7 @@ import qnnbridge  # isort: skip
 from qnnbridge._daemon.discovery import read_discovery, runtime_folder
 from qnnbridge_os import private as security
 from qnnbridge_os._win32_api import in_job_that_kills
-from qnnbridge_os._win32_door import (
+from qnnbridge_os._win32_daemon_endpoint import (
     DaemonEndpoint,
     DaemonStream,
     connect_to_daemon,

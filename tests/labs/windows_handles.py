@@ -28,7 +28,7 @@ from qnnbridge._fastpath.channel_pool import ChannelPool
 from qnnbridge._transport.channel import CallTimedOut
 from qnnbridge_daemon import client_sessions
 from qnnbridge_daemon.accounts import BrokerSettings
-from qnnbridge_os._win32_door import KeptMemory
+from qnnbridge_os._win32_daemon_endpoint import KeptMemory
 from qnnbridge_os._win32_streams import ChannelStreams, SharedMemory, give_handle, reclaim
 from qnnbridge_os.sharing import map_memory
 from qnnbridge_protocol.errors import InvalidArgument, ProtocolDesync

@@ -26,7 +26,7 @@ import psutil  # isort: skip
 from qnnbridge._launch import find_host, process_machine
 from qnnbridge._launch.stderr import StderrCollector
 from qnnbridge.errors import BridgeError
-from qnnbridge_os._win32_door import Streams
+from qnnbridge_os._win32_daemon_endpoint import Streams
 from qnnbridge_os.processes import (
     ChannelStreams,
     default_spawner,

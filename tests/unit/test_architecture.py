@@ -331,10 +331,10 @@ MAY_BE_REPLACED = {
     # Host and daemon are separate programs without greenlets.
     ("qnnbridge_os.parent", "poll"),
     ("qnnbridge_os.parent", "sleep"),
-    ("qnnbridge_os._posix_door", "poll"),
-    ("qnnbridge_os._posix_door", "socket"),
-    ("qnnbridge_os._posix_door", "Lock"),
-    ("qnnbridge_os._win32_door", "Lock"),
+    ("qnnbridge_os._posix_daemon_endpoint", "poll"),
+    ("qnnbridge_os._posix_daemon_endpoint", "socket"),
+    ("qnnbridge_os._posix_daemon_endpoint", "Lock"),
+    ("qnnbridge_os._win32_daemon_endpoint", "Lock"),
 }
 
 

@@ -25,7 +25,13 @@ from qnnbridge._supervision.deaths import DeathReport
 from qnnbridge._supervision.host_process import EXIT_WAIT_S, HostProcess
 from qnnbridge._supervision.restart_policy import RestartPolicy
 from qnnbridge._transport.channel import CallContext, ChannelFailed
-from qnnbridge_os.door import DaemonStream, abandon_stream, connect_to_daemon, connection_ended, release_stream
+from qnnbridge_os.daemon_endpoint import (
+    DaemonStream,
+    abandon_stream,
+    connect_to_daemon,
+    connection_ended,
+    release_stream,
+)
 from qnnbridge_os.fds import OwnedFds
 from qnnbridge_os.native import Lock, sleep
 from qnnbridge_os.processes import ChildProcess

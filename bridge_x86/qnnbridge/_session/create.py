@@ -22,7 +22,13 @@ from qnnbridge._transport.channel import CallContext
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_os.forks import renew_in_forks
 from qnnbridge_os.native import Lock
-from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, ModelLoadCanceled
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    DeadlineExceeded,
+    ModelLoadCanceled,
+    late_behind_compiler,
+)
 from qnnbridge_protocol.field_types import field, read_record
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.model_records import (
@@ -355,11 +361,7 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
     ``None``."""
     seconds = f" within {timeout_s:g} s" if timeout_s is not None else ""
     if news.stage == "waiting":
-        return DeadlineExceeded(
-            f"The timeout expired while another process was compiling {news.label}.",
-            fix="Use a longer timeout (timeout=). The model is compiled once; later loads take milliseconds.",
-            details={"state": "not-started", "model": news.label},
-        )
+        return late_behind_compiler(news.label)
     if news.stage == "compiling":
         return DeadlineExceeded(
             f"{news.label} was not compiled{seconds}; the compiler was terminated.",

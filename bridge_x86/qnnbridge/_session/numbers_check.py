@@ -135,13 +135,13 @@ class NumbersCheck:
         remote: the session, which must have been created.
         mode: "warn" compares in the background; "raise" compares before the call returns.
         whole: describes the calls if their outputs are joined from runs of several sessions.
-        anew: whether to ignore the verdicts of earlier sessions.
+        ignore_kept: whether to ignore the verdicts of earlier sessions.
     """
 
     def __init__(
-        self, remote: RemoteSession, mode: Verify, whole: WholeCalls | None = None, *, anew: bool = False
+        self, remote: RemoteSession, mode: Verify, whole: WholeCalls | None = None, *, ignore_kept: bool = False
     ) -> None:
-        self._anew = anew
+        self._ignore_kept = ignore_kept
         self._remote = remote
         self._mode = mode
         self._whole = whole
@@ -165,7 +165,7 @@ class NumbersCheck:
             self._report = NumbersReport("off", reason="verify='off'")
         elif remote.recipe.without_qnn or (placement.known and not placement.qnn_nodes):
             self._report = NumbersReport("off", reason="no node of the model runs on QNN")
-        elif remote.numbers is not None and whole is None and not anew:
+        elif remote.numbers is not None and whole is None and not ignore_kept:
             kept = remote.numbers
             # The host has counted the creation of the session as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
@@ -267,7 +267,7 @@ class NumbersCheck:
             reason = f"inputs and outputs have more than {MAX_BYTES >> 20} MiB; verify(feeds) compares them"
             self._take(NumbersReport("unknown", reason=reason), 0, kind)
             return
-        header |= {"constant": kind == "constant", "again": self._anew}
+        header |= {"constant": kind == "constant", "again": self._ignore_kept}
         if background:
             header |= {"patient": True, "budget_s": PATIENCE_S}
             # Copy the values: the application may change its arrays during the comparison.

@@ -163,7 +163,7 @@ class RemoteRunner:
         """Compare the first calls with the CPU before they return, even if a verdict is known. Used by tests."""
         from qnnbridge._session.numbers_check import NumbersCheck
 
-        self._numbers = check = NumbersCheck(self.remote, "raise", anew=True)
+        self._numbers = check = NumbersCheck(self.remote, "raise", ignore_kept=True)
         self.remote.wants_comparison = check.wants if self._chooses_calls else None
 
     def verify_ahead(self, deadline: float | None) -> None:

@@ -16,7 +16,7 @@ A call goes through these states of the loop in `_supervision.retries`::
 
 `retry` limits repetitions after crashes that the call may have caused. After all other crashes (a kill from
 outside, another call inside native code, a host that never received the request) the call is repeated until its
-deadline (`Patience`).
+deadline (`RepeatWindow`).
 
 `ReplayingSession` also stores the suspect of a crash (the model, or the cache entry that is loaded instead of the
 model), and whether the session has moved to the CPU. Any thread may call its methods.
@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qnnbridge._session import SessionRecipe
-from qnnbridge._supervision.host_process import Patience, deadline_after
+from qnnbridge._supervision.host_process import RepeatWindow, deadline_after
 from qnnbridge._supervision.retries import CallLimits, Death, Policy, survive
 from qnnbridge._transport.channel import CallContext
 from qnnbridge_os.forks import renew_in_forks
@@ -306,11 +306,11 @@ class _SessionPolicy(Policy):
         supervisor.counters.retried_calls += 1
         return True
 
-    def repeats(self, death: Death, patience: Patience) -> bool:
+    def repeats(self, death: Death, window: RepeatWindow) -> bool:
         session, error = self._session, death.error
         # If another call caused the crash, this call is repeated without reducing `retry`, until its deadline or
-        # `Patience` ends.
-        if not (death.innocent and not isinstance(error, Closed) and patience.is_left()):
+        # `RepeatWindow` ends.
+        if not (death.innocent and not isinstance(error, Closed) and window.is_open()):
             # "pointless" means that a restart does not remove the cause, for example a missing library.
             if self._retry <= 0 or (error.retry == "pointless" and session.concerns_me(error)):
                 # Finally, move to the CPU if this crash put the model into quarantine and fallback="cpu" allows it.

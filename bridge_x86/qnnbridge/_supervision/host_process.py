@@ -438,25 +438,25 @@ def seconds_left(deadline: float | None) -> float | None:
 
 # Seconds during which a call without a deadline is repeated after deaths of the host that the call did not cause.
 # This is enough for several slow starts under load, but repetition ends if the host is killed again and again.
-INNOCENT_S: Final = 300.0
+REPEAT_WINDOW_S: Final = 300.0
 
 
-class Patience:
+class RepeatWindow:
     """Time during which one call is repeated after deaths of the host that it did not cause: until the call's
-    deadline, or for `INNOCENT_S` seconds."""
+    deadline, or for `REPEAT_WINDOW_S` seconds."""
 
     def __init__(self, deadline: float | None) -> None:
         self._deadline = deadline
         self._began: float | None = None
 
-    def is_left(self) -> bool:
+    def is_open(self) -> bool:
         """Return whether the call may be repeated. The time of a call without a deadline starts with the first
         death."""
         now = time.monotonic()
         # The time starts with the first death and not with the call, because a run may take hours before that.
         if self._began is None:
             self._began = now
-        return now < (self._began + INNOCENT_S if self._deadline is None else self._deadline)
+        return now < (self._began + REPEAT_WINDOW_S if self._deadline is None else self._deadline)
 
 
 OnDeadline = Literal["raise", "kill"]

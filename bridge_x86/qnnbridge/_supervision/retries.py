@@ -24,7 +24,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from qnnbridge._supervision.host_process import OnDeadline, Patience, deadline_after, overdue
+from qnnbridge._supervision.host_process import OnDeadline, RepeatWindow, deadline_after, overdue
 from qnnbridge._transport.channel import CallContext, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge.errors import as_onnxruntime
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded, HostStartFailed, OptionError
@@ -132,7 +132,7 @@ class Policy:
         call, or ``False`` to raise the error."""
 
     @abstractmethod
-    def repeats(self, death: Death, patience: Patience) -> bool:
+    def repeats(self, death: Death, window: RepeatWindow) -> bool:
         """Return whether to repeat the call, and count the repetition. If not, the loop raises the death's
         error."""
 
@@ -157,7 +157,7 @@ def survive(
         DeadlineExceeded: the deadline expired; its ``state`` reports whether the host still works on the call.
         BridgeError: the host reported an error, or died.
     """
-    patience = Patience(deadline)
+    window = RepeatWindow(deadline)
     while True:
         if failed is None:
             policy.check_quarantine()
@@ -166,7 +166,7 @@ def survive(
             except HostStartFailed as error:
                 # "from_outside" means SIGKILL, SIGTERM or Ctrl+C, sent by another program, or by the kernel when
                 # memory is short.
-                if error.details.get("from_outside") and policy.may_repeat and patience.is_left():
+                if error.details.get("from_outside") and policy.may_repeat and window.is_open():
                     continue  # the host was killed during its start
                 raise
             policy.before_attempt(process, deadline)
@@ -202,7 +202,7 @@ def survive(
             continue
         try:
             assert isinstance(death, Death)
-            if not policy.repeats(death, patience):
+            if not policy.repeats(death, window):
                 raise as_onnxruntime(death.error) from None
         finally:
             death = None  # break the reference cycle of error and frame, which would keep the call's arrays alive

@@ -51,7 +51,7 @@ from qnnbridge_protocol.specs import Fallback, GenerationModelInfo
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
-    from qnnbridge._supervision.host_process import HostProcess, Patience
+    from qnnbridge._supervision.host_process import HostProcess, RepeatWindow
 
 
 # --- calls on objects in the host, which are created again after a crash of the host ---
@@ -111,12 +111,12 @@ class _ObjectPolicy(retries.Policy):
         _losses[self._host] = _losses.get(self._host, 0) + 1
         return Death(error, isinstance(error, StateLost) or error.details.get("from_outside") is True)
 
-    def repeats(self, death: Death, patience: Patience) -> bool:
+    def repeats(self, death: Death, window: RepeatWindow) -> bool:
         if isinstance(death.error, Closed):
             return False
         # Only crashes that the call may have caused count.
         self._own += not death.innocent
-        if self._own > OWN_DEATHS or not patience.is_left():
+        if self._own > OWN_DEATHS or not window.is_open():
             self.check_quarantine()
             return False
         self._supervisor.counters.retried_calls += 1

@@ -39,6 +39,7 @@ from qnnbridge_protocol.errors import (
     OrtError,
     PlacementRefused,
     WorkerDied,
+    late_behind_compiler,
 )
 from qnnbridge_protocol.model_records import CacheReply, CacheSettings, CacheState, EntryFault, Notice
 from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionInfo, SessionSpec
@@ -242,11 +243,7 @@ class SessionCache:
         # The wait ends early if the compiling process does not update its heartbeat for a minute.
         held = self._store.lock(key, deadline, WaitPolicy(self._beat_file(key), self._on_wait))
         if held is None and deadline is not None and time.monotonic() >= deadline:
-            raise DeadlineExceeded(
-                f"The timeout expired while another process was compiling {self._source.label}.",
-                fix="Use a longer timeout (timeout=). The model is compiled once; later loads take milliseconds.",
-                details={"state": "not-started", "model": self._source.label},
-            )
+            raise late_behind_compiler(self._source.label)
         return held
 
     def _checked(self, key: str) -> CacheEntry | None:

@@ -97,7 +97,8 @@ class Turns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy = False
-        # Threads that wait. Each has its own locked lock, because a `threading.Lock` wakes waiters in undefined order.
+        # Threads that wait. Each has its own locked lock, because a `threading.Lock` wakes waiters in undefined
+        # order.
         self._tokens: collections.deque[threading.Lock] = collections.deque()
         self._prompts: collections.deque[threading.Lock] = collections.deque()
         # Number of waiting tokens that are generated before the next prompt.

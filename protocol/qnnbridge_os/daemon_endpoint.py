@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 
 if sys.platform == "win32":
-    from qnnbridge_os._win32_door import *
+    from qnnbridge_os._win32_daemon_endpoint import *
 else:
-    from qnnbridge_os._posix_door import *
+    from qnnbridge_os._posix_daemon_endpoint import *
 
 __all__ = [
     "DaemonEndpoint",
