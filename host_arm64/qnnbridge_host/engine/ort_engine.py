@@ -33,6 +33,7 @@ from qnnbridge_host.engine.options import (
 from qnnbridge_host.engine.ort_errors import (
     NOT_COMPOSED,
     NOT_FINALIZED,
+    NOT_SELECTED,
     UNEXPLAINED,
     Circumstances,
     is_cpu_fallback_refusal,
@@ -167,7 +168,7 @@ class OrtEngine:
             if NOT_COMPOSED in str(error):
                 inputs, results = empty_tensors(source, spec.free_dimensions_by_name)
                 circumstances = circumstances._replace(empty_inputs=tuple(inputs), empty_results=tuple(results))
-            if NOT_COMPOSED in str(error) or NOT_FINALIZED in str(error):
+            if any(text in str(error) for text in (NOT_COMPOSED, NOT_FINALIZED, NOT_SELECTED)):
                 circumstances = self._with_known_fault(circumstances, spec, source)
             raise translate(error, circumstances._replace(lacking=lacking)) from error
         return OrtSession(self._ort, session, info, circumstances, self._qnn.version, tensors)

@@ -56,9 +56,10 @@ class Circumstances(NamedTuple):
 
 Text = str | Callable[[Circumstances], str | None]
 
-# Fragments of messages of QNN that lack a reason: the first two occur in a creation, the last one in a run.
+# Fragments of messages of QNN that lack a reason: the first three occur in a creation, the last one in a run.
 NOT_COMPOSED = "Failed to compose Qnn graph"
 NOT_FINALIZED = "Failed to finalize QNN graph"
+NOT_SELECTED = "was inserted using the NHWC format"
 UNEXPLAINED = "QNN graph execute error"
 
 
@@ -228,6 +229,15 @@ def _compose_fix(circumstances: Circumstances) -> str:
     )
 
 
+def _layout_fix(circumstances: Circumstances) -> str:
+    model = circumstances.model
+    return (
+        f"Run: {model.fix()}, which rewrites what QNN refuses if a rewrite exists, and use {fixed_file(model.path)}. "
+        "If the error stays, quantise the float model with qnnbridge quantize, which chooses types that QNN supports, "
+        "or run the model on the CPU provider."
+    )
+
+
 def _wide_edges_fix(circumstances: Circumstances) -> str:
     return (
         "Sessions convert these numbers on the CPU automatically, unless fix=False. If the numbers need 64 bits, "
@@ -259,6 +269,7 @@ _CAUSES: Mapping[str, Text] = {
 _FIXES: Mapping[str, Text] = {
     "finalize": _finalize_fix,
     "compose": _compose_fix,
+    "layout": _layout_fix,
     "wide_edges": _wide_edges_fix,
     "unknown_operator": _unknown_operator_fix,
     "blob": _blob_fix,

@@ -351,7 +351,8 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # the result's name; `node_name`, the node's own name; for reductions `reduced`, their axes. Functions of the index
 # of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`;
 # `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets; `fed(1)`, the type of the
-# model input whose values input 1 has, "" if they are computed; `way(1, 0)`, the operator that computes input 1 and
+# model input whose values input 1 has, "" if they are computed; `scales(1)`, the number of scales of a quantised
+# input; `way(1, 0)`, the operator that computes input 1 and
 # the operator that computes input 0 of that operator, if they exist. `merged_gelu()` and similar functions return
 # what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression after a check that it contains
 # only arithmetic, comparisons, calls of these functions and comprehensions, so that the table cannot run code.
@@ -499,6 +500,13 @@ def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
     return stored.type
 
 
+def _scales(graph: GraphIndex, node: GraphNode, number: int) -> int:
+    maker = graph.origin(_input(node, number).name)
+    if maker is None or maker.op not in _QUANTISED:
+        raise Unknown
+    return math.prod(sizes_of(_input(maker, 1)))
+
+
 def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:
     """Return the readers of a node's result. Raise `Unknown` if a damaged model computes it several times."""
     result = node.outputs[0]
@@ -609,8 +617,9 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "fed": _fed,
     "least": _least,
     "most": _most,
-    # Type of the integers of a quantised input.
+    # Type of the integers of a quantised input, and the number of its scales.
     "quantised": _quantised,
+    "scales": _scales,
     # Functions without an index: whether a nearest Resize differs from ONNX's definition, and what QNN merges or
     # moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
