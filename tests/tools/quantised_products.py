@@ -86,9 +86,7 @@ def product(
         helper.make_node("QuantizeLinear", ["p", "s", "z"], ["pq"], name="quantise_result"),
         helper.make_node("DequantizeLinear", ["pq", "s", "z"], ["y"], name="result"),
     ]
-    return models.model(
-        nodes, [models.value("x", shape)], [models.value("y", result_shape)], constants, opset=21
-    )
+    return models.model(nodes, [models.value("x", shape)], [models.value("y", result_shape)], constants, opset=21)
 
 
 def _of_type(name: str, kind: Type, values: Any) -> Any:

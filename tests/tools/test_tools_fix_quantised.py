@@ -148,7 +148,9 @@ def computed(model: Path, host: Any, fix: bool | None, on_qnn: Path | None = Non
 
 @pytest.mark.parametrize(
     ("op", "activations"),
-    needs.some(itertools.product(("Conv", "ConvTranspose", "MatMul", "Gemm"), ("uint8", "int8", "uint16", "int16"))),
+    needs.some(
+        itertools.product(("Conv", "ConvTranspose", "MatMul", "Gemm"), ("uint8", "int8", "uint16", "int16"))
+    ),
 )
 def test_weights_of_any_type_run_on_qnn_with_all_activations(
     op: str, activations: Any, host: Any, tmp_path: Path
@@ -169,7 +171,9 @@ def test_weights_of_any_type_run_on_qnn_with_all_activations(
 
 
 @pytest.mark.parametrize("kind", ["uint4", "int4"])
-def test_a_default_session_runs_a_convolution_with_weights_of_four_bits(kind: Any, host: Any, tmp_path: Path) -> None:
+def test_a_default_session_runs_a_convolution_with_weights_of_four_bits(
+    kind: Any, host: Any, tmp_path: Path
+) -> None:
     path = models.saved(product("Conv", "uint8", kind, bias=1), tmp_path / "m.onnx")
     right, found = computed(path, host, fix=None)
     assert np.abs(found - right).max() < 2.5 * 2 * LARGEST / 255
@@ -193,7 +197,12 @@ def test_an_unexplained_refusal_of_a_convolution_suggests_the_rewrites_and_the_q
 @pytest.mark.parametrize(
     ("channels", "scales"),
     [(False, [1.0] * 6), (True, 1.0), (True, 5.0), (True, [5.0] * 6)],
-    ids=["one scale of the weights", "one scale of the bias", "another scale of the bias", "other scales of the bias"],
+    ids=[
+        "one scale of the weights",
+        "one scale of the bias",
+        "another scale of the bias",
+        "other scales of the bias",
+    ],
 )
 @pytest.mark.parametrize("activations", ["uint8", "uint16"])
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm"])

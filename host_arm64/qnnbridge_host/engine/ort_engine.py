@@ -44,7 +44,7 @@ from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLB
 from qnnbridge_host.machine import Installed
 from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER, file_with_lengths, with_lengths
 from qnnbridge_host.model.known_wrong import arch_of, cure_text, fault_text, find_in_model
-from qnnbridge_host.model.scan import lacking_weights
+from qnnbridge_host.model.scan import lacking_weights, scan_model
 from qnnbridge_host.model.static_shapes import empty_tensors
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
@@ -279,7 +279,9 @@ class OrtEngine:
                 operators=placement.session_operators(session),
             )
 
-        if choice.target is not None and choice.target.simulator:
+        # The library that writes graphs cannot read context binaries, and its error would be in the log of this one.
+        simulator = choice.target is not None and choice.target.simulator
+        if simulator and not scan_model(source, count_nodes=False).is_compiled:
             with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
                 library = qnn_options.backend_library("ir", self._qnn.library_folder)
                 written = qnn_options.placement_only(qnn, folder, library)

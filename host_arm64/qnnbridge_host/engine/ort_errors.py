@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qnnbridge_host.engine.qnn_options import arch_of, chip_label, parse_chips
+from qnnbridge_host.model.scan import WEIGHTS_OUTSIDE, weights_outside_fix
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
@@ -72,6 +73,8 @@ class HintRule(NamedTuple):
 
 def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
     """Return the cause and the fix for an error message; ``None`` for each that is unknown."""
+    if re.search(_OUTSIDE, text):
+        return WEIGHTS_OUTSIDE, weights_outside_fix(circumstances.model.path)
     if circumstances.lacking:
         return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
@@ -88,6 +91,7 @@ def _say(text: Text, circumstances: Circumstances) -> str | None:
     return text if isinstance(text, str) else text(circumstances)
 
 
+_OUTSIDE = "External data path validation failed|External data path escapes|Absolute path not allowed for external"
 _LACKING_CAUSE = "The model has external files with weights, and some of them are missing or truncated."
 _LACKING_FIX = (
     "Copy or download the model again with all of its files (`qnnbridge inspect` lists them), and do not rename "
@@ -232,9 +236,9 @@ def _compose_fix(circumstances: Circumstances) -> str:
 def _layout_fix(circumstances: Circumstances) -> str:
     model = circumstances.model
     return (
-        f"Run: {model.fix()}, which rewrites what QNN refuses if a rewrite exists, and use {fixed_file(model.path)}. "
-        "If the error stays, quantise the float model with qnnbridge quantize, which chooses types that QNN supports, "
-        "or run the model on the CPU provider."
+        f"Run: {model.fix()}, which rewrites what QNN refuses if a rewrite exists, and use "
+        f"{fixed_file(model.path)}. If the error stays, quantise the float model with qnnbridge quantize, which "
+        "chooses types that QNN supports, or run the model on the CPU provider."
     )
 
 

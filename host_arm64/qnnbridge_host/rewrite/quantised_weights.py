@@ -1,7 +1,8 @@
 """Store constant quantised weights and biases in number types and with scales that QNN supports.
 
 A weight is (stored value - zero point) * scale. Adding the same number to the stored value and to the zero point
-does not change it. A bias with another scale is rounded to a multiple of it, which is far below a step of the result.
+does not change it. A bias with another scale is rounded to a multiple of the new scale, which is far below a step
+of the result.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ def unsigned_scales(editor: Editor, node: Any) -> list[Any] | None:
 def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
     """Store weights of Conv, ConvTranspose, MatMul and Gemm in a type that QNN supports with their activations.
 
-    Measured with QNN 2.7: unsigned weights are refused if the activations are signed, and uint4 also with a scale for
-    each channel. Four bits are refused if the activations are int8, in convolutions with a single scale and a bias,
-    and with a zero point for each channel that is not the middle of the stored values.
+    Measured with QNN 2.7: unsigned weights are refused if the activations are signed, and uint4 also with a scale
+    for each channel. Four bits are refused if the activations are int8, in convolutions with a single scale and a
+    bias, and with a zero point for each channel that is not the middle of the stored values.
     """
     kind = editor.element(node.input[0])
     readers = _readers(editor, node) if kind in _MIDDLES else []
@@ -57,7 +58,7 @@ def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
     single, centred = zeros.size == 1, bool((zeros == _MIDDLES[kind]).all())
     refused = any(one.op in _CONVOLUTIONS and one.biased for one in readers) if single else not centred
     if kind != _UINT8 and (refused or any(one.kind == _INT8 for one in readers)):
-        # Every chip supports int8 with zero points of 0, and the difference of two numbers of four bits fits into it.
+        # Every chip supports int8 with zero points of 0, and a difference of two numbers of four bits fits into it.
         return _stored_as(editor, node, _INT8, -_along_axis(editor, node, zeros), np.zeros_like(zeros))
     signed = any(one.kind in _SIGNED for one in readers) or (kind == _UINT4 and not single)
     if kind != _INT4 and signed and (single or centred):
@@ -70,8 +71,8 @@ def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
 def biases_of_products(editor: Editor, node: Any) -> list[Any] | None:
     """Give a bias the scale of the products to which it is added: the activations' scale times the weights' scale.
 
-    QNN reads a bias in another way if either the bias or the weights have a scale for each channel, and not both, and
-    mostly ignores the scales of a bias if both have them.
+    QNN reads a bias in another way if only the bias or only the weights have a scale for each channel. If both have
+    one, QNN mostly ignores the scales of the bias.
     """
     made = [editor.maker_of(name, _DEQUANTIZE) for name in node.input[:3]]
     if len(made) < 3 or None in made:
@@ -98,7 +99,10 @@ def biases_of_products(editor: Editor, node: Any) -> list[Any] | None:
 
 
 class _Reader(NamedTuple):
-    """A node that reads a weight. kind: element type of the quantised activations. biased: whether it has a bias."""
+    """A node that reads a weight.
+
+    kind: element type of the quantised activations. biased: whether the node has a bias.
+    """
 
     op: str
     kind: int
