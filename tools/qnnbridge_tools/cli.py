@@ -121,14 +121,16 @@ class _Command(TyperCommand):
 
 
 def near_options(unknown: str, parameters: Iterable[Any]) -> list[str]:
-    """Return the options with a similar name; without any, the options whose description contains the name."""
+    """Return the option with the most similar name, or one whose name contains the word; without one, the options
+    whose description contains the word.
+    """
     from qnnbridge_protocol.shown import closest
 
     options = [one for one in parameters if one.param_type_name == "option" and not one.hidden]
     # Compare without the dashes, which all options have in common.
     names = {text.lstrip("-"): text for one in options for text in (*one.opts, *one.secondary_opts)}
     word = unknown.lstrip("-").lower()
-    near = closest(word, names)
+    near = closest(word, names) or next((name for name in names if word and word in name.split("-")), None)
     if near is not None:
         return [names[near]]
     described = [one for one in options if word in re.findall(r"[a-z]+", f"{one.help} {one.metavar}".lower())]

@@ -70,7 +70,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     parts = {name: _part(name, one.annotation, one.default) for name, one in own.parameters.items()}
     parameters = [one for part in parts.values() for one in part.parameters]
     defaults = {one.name: one.default for one in parameters}
-    options = {text for one in parameters for text in _names_of(one)}
+    options = {text for one in parameters for text in names_of(one)}
 
     @functools.wraps(function)
     def made(**values: Any) -> None:
@@ -86,7 +86,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     return made
 
 
-def _names_of(parameter: inspect.Parameter) -> Iterable[str]:
+def names_of(parameter: inspect.Parameter) -> Iterable[str]:
     """Return the names of a parameter's option on the command line."""
     for note in getattr(parameter.annotation, "__metadata__", ()):
         # In `Annotated`, typer stores the first name as the default.

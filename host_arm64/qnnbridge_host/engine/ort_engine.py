@@ -279,7 +279,7 @@ class OrtEngine:
                 operators=placement.session_operators(session),
             )
 
-        # The library that writes graphs cannot read context binaries, and its error would be in the log of this one.
+        # The library that writes graphs cannot read context binaries, and its error would be in this log.
         simulator = choice.target is not None and choice.target.simulator
         if simulator and not scan_model(source, count_nodes=False).is_compiled:
             with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
