@@ -53,8 +53,7 @@ def daemon_figures(host: Host) -> Callable[[], Mapping[str, Any]]:
     """Return a function that requests the status document from the daemon."""
 
     def ask() -> Mapping[str, Any]:
-        document: Mapping[str, Any] = host.call({"op": "daemon.status"}, timeout=FIGURES_TIMEOUT_S).header["status"]
-        return document
+        return dict(host.call({"op": "daemon.status"}, timeout=FIGURES_TIMEOUT_S).header["status"])
 
     return ask
 

@@ -42,6 +42,7 @@ from qnnbridge_host.model.merged import (
     softmax_factor,
     transposes_int64_output,
 )
+from qnnbridge_host.model.quantised_steps import DEQUANTIZE, scale_count, stored_type
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import NO_FILE, ModelInCommands
 from qnnbridge_protocol.shown import listed
@@ -58,7 +59,6 @@ _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
 # Maximum number of faults in a warning, and of operators for each, so that the warning stays one sentence.
 _SHOWN: Final = 3
 _FIRST_HALF_FLOAT_ARCH: Final = 69
-_QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
     first = node.inputs[0] if node.inputs else None
     # Operators have the same types in QDQ models as in float models; only the producer of the input shows whether
     # it is quantised.
-    quantised = first is not None and maker_of(first, graph) in _QUANTISED
+    quantised = first is not None and maker_of(first, graph) in DEQUANTIZE
     if fault.form and (fault.form == "quantised") != quantised:
         return False
     return all_true(fault.when, node, graph)
@@ -489,24 +489,6 @@ def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
     return found
 
 
-def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    maker = graph.origin(_input(node, number).name)
-    if maker is None:
-        raise Unknown
-    # The zero point of a DequantizeLinear has the type of the stored integers.
-    stored = maker.input(2) or maker.input(0)
-    if stored is None or not stored.type:
-        raise Unknown
-    return stored.type
-
-
-def _scales(graph: GraphIndex, node: GraphNode, number: int) -> int:
-    maker = graph.origin(_input(node, number).name)
-    if maker is None or maker.op not in _QUANTISED:
-        raise Unknown
-    return math.prod(sizes_of(_input(maker, 1)))
-
-
 def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:
     """Return the readers of a node's result. Raise `Unknown` if a damaged model computes it several times."""
     result = node.outputs[0]
@@ -618,8 +600,8 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "least": _least,
     "most": _most,
     # Type of the integers of a quantised input, and the number of its scales.
-    "quantised": _quantised,
-    "scales": _scales,
+    "quantised": stored_type,
+    "scales": scale_count,
     # Functions without an index: whether a nearest Resize differs from ONNX's definition, and what QNN merges or
     # moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),

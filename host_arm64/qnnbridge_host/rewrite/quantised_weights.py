@@ -74,26 +74,26 @@ def biases_of_products(editor: Editor, node: Any) -> list[Any] | None:
     QNN reads a bias in another way if only the bias or only the weights have a scale for each channel. If both have
     one, QNN mostly ignores the scales of the bias.
     """
-    made = [editor.maker_of(name, _DEQUANTIZE) for name in node.input[:3]]
-    if len(made) < 3 or None in made:
+    made = [one for name in node.input[:3] if (one := editor.maker_of(name, _DEQUANTIZE)) is not None]
+    steps = [step for one in made if (step := editor.constant(one.input[1])) is not None and step.ndim < 2]
+    if len(steps) < 3 or steps[0].size != 1:
         return None
-    steps = [editor.constant(one.input[1]) for one in made]
-    stored, zero = editor.constant(made[2].input[0]), _zero_points(editor, made[2])
-    if any(step is None or step.ndim > 1 for step in steps) or stored is None or stored.dtype != np.int32:
+    old, of_bias = made[2], steps[2]
+    stored, zero = editor.constant(old.input[0]), _zero_points(editor, old)
+    if stored is None or stored.dtype != np.int32 or stored.ndim != 1 or zero is None or zero.any():
         return None
-    product = (steps[0] * steps[1]).astype(steps[2].dtype)
-    if steps[0].size != 1 or product.size not in (1, stored.size) or stored.ndim != 1 or zero is None or zero.any():
+    product = np.asarray(steps[0].reshape(()) * steps[1], of_bias.dtype)
+    single = product.size == 1
+    if product.size == of_bias.size and (single or np.allclose(product, of_bias, rtol=1e-3, atol=0)):
         return None
-    if product.size == steps[2].size and (product.size == 1 or np.allclose(product, steps[2], rtol=1e-3, atol=0)):
-        return None
-    values = np.round(stored * steps[2].astype(np.float64) / product)
-    if not np.isfinite(values).all() or np.abs(values).max() > np.iinfo(np.int32).max:
+    values = np.round(stored * of_bias.astype(np.float64) / product)
+    if values.shape != stored.shape or not (np.abs(values) <= np.iinfo(np.int32).max).all():
         return None
     names = [
-        editor.add_constant(part, f"{made[2].input[0]}/{hint}")
-        for part, hint in ((values.astype(np.int32), "stored"), (product, "scale"))
+        editor.add_constant(values.astype(np.int32), f"{old.input[0]}/stored"),
+        editor.add_constant(product.reshape(()) if single else product, f"{old.input[0]}/scale"),
     ]
-    bias = editor.make(_DEQUANTIZE, names, node, domain=made[2].domain, axis=0)
+    bias = editor.make(_DEQUANTIZE, names, node, domain=old.domain, axis=0)
     node.input[2] = bias.output[0]
     return [bias, node]
 
