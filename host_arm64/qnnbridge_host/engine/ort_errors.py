@@ -91,7 +91,7 @@ def _say(text: Text, circumstances: Circumstances) -> str | None:
     return text if isinstance(text, str) else text(circumstances)
 
 
-_OUTSIDE = "External data path validation failed|External data path escapes|Absolute path not allowed for external"
+_OUTSIDE = "External data path escapes|Absolute path not allowed for external data"
 _LACKING_CAUSE = "The model has external files with weights, and some of them are missing or truncated."
 _LACKING_FIX = (
     "Copy or download the model again with all of its files (`qnnbridge inspect` lists them), and do not rename "
