@@ -28,6 +28,7 @@ from qnnbridge._values.ort_value import OrtValue, SparseTensor, as_numpy, typed_
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import ElementType, nbytes
 from qnnbridge_protocol.errors import DeadlineExceeded, StateLost
+from qnnbridge_protocol.shown import with_article
 from qnnbridge_protocol.tensors import Sparse, Typed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -102,7 +103,7 @@ class IOBinding:
         if not isinstance(arr_on_cpu, np.ndarray):
             raise errors.RemoteRuntimeError(
                 "Unable to create OrtValue from the given python object",
-                cause=f"Got a {type(arr_on_cpu).__name__} for input {name!r}.",
+                cause=f"Got {with_article(type(arr_on_cpu).__name__)} for input {name!r}.",
                 fix="Pass a numpy array.",
             )
         self._inputs[name] = OrtValue.ortvalue_from_numpy(arr_on_cpu)
@@ -241,7 +242,7 @@ class IOBinding:
 def _ort_value(value: object) -> OrtValue:
     if not isinstance(value, OrtValue):
         raise errors.RemoteTypeError(
-            f"An OrtValue is needed, not a {type(value).__name__}.",
+            f"An OrtValue is needed, not {with_article(type(value).__name__)}.",
             fix="qnnbridge.OrtValue.ortvalue_from_numpy(array)",
         )
     return value

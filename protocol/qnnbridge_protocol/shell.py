@@ -44,6 +44,19 @@ def model_command(command: str, model: str | os.PathLike[str] | None, *options: 
     return line if model else f"{line} (MODEL: the model in a file)"
 
 
+def beside_command(model: str | os.PathLike[str] | None) -> str:
+    """Return a command line that lets a model refer to its files with weights by their names alone."""
+    # Without quotes, which each shell treats in another way. `basename` does not change the other entries: offset,
+    # length and checksum.
+    code = (
+        "import onnx, os, sys; m = onnx.load(sys.argv[1], load_external_data=False); "
+        "[e.MergeFrom(type(e)(value=os.path.basename(e.value))) "
+        "for t in m.graph.initializer for e in t.external_data]; "
+        "onnx.save(m, sys.argv[1])"
+    )
+    return f"python -c {shell_word(code)} {shell_word(model) if model else 'MODEL'}"
+
+
 def fix_command(model: str | os.PathLike[str] | None, *options: str) -> str:
     """Return the command line of `qnnbridge fix` for a model, like `model_command`. The command writes
     `fixed_file`."""

@@ -92,6 +92,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def with_article(noun: str) -> str:
+    """Return a noun with "a" or "an": "a model", "an input", "an OrtValue", "a uint8"."""
+    return f"{'an' if noun[:1].lower() in ('a', 'e', 'i', 'o') else 'a'} {noun}"
+
+
 def listed(names: Sequence[str], most: int) -> str:
     """Return the first names and the number of the remaining names: "a, b and 3 more"."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -17,6 +17,7 @@ import numpy as np
 
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of, measure, nbytes
+from qnnbridge_protocol.shown import with_article
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -53,7 +54,8 @@ class Typed:
         data, size = np.asarray(self.data), nbytes(element, shape)
         if data.dtype.kind != "u" or data.dtype.itemsize != layout.storage.itemsize or data.nbytes != size:
             raise errors.InvalidArgument(
-                f"The data of a {element.text} tensor of shape {shape} must be {size} bytes of {layout.storage}.",
+                f"The data of {with_article(element.text)} tensor of shape {shape} must be {size} bytes of "
+                f"{layout.storage}.",
                 cause=f"Got {data.nbytes} bytes of {data.dtype}.",
             )
         # The class is frozen; only this method sets attributes, once.

@@ -131,6 +131,9 @@ def test_the_refusal_of_the_cpu_is_recognised() -> None:
         ("Unknown exception occurred while creating QNN EP.", "provider option"),
         ("Need to specify a CSV file via provider option profiling_file_path if ETW", "needs a file"),
         ("Failed to compose Qnn graph.", "not report a reason"),
+        ("Node (mm) Op (MatMul) [ShapeInferenceError] Incompatible dimensions", "do not fit together"),
+        ("Absolute path not allowed for external data location", "outside of the model"),
+        ('External data path escapes model directory. External data path: "../w.bin"', "outside of the model"),
     ],
 )
 def test_a_misleading_message_gets_a_cause(text: str, word: str) -> None:

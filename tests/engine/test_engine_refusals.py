@@ -69,6 +69,16 @@ def test_nodes_outside_of_the_context_of_a_compiled_model_need_the_original_mode
     assert error.cause == create(tmp_path / "c.onnx", fallback="cpu").info.placement.cause
 
 
+def test_the_refusal_of_a_compiled_model_writes_no_error_of_another_backend_to_the_log(
+    create: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    entries = {"ep.context_enable": "1", "ep.context_file_path": str(tmp_path / "c.onnx")}
+    create(relu_then_det(), fallback="cpu", config_entries=entries)
+    capfd.readouterr()
+    refusal_of(create, tmp_path / "c.onnx")
+    assert "contextCreateFromBinary failed" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("damage", ["missing", "short"])
 @pytest.mark.parametrize("provider", [QNN, CPU])
 @pytest.mark.parametrize("operator", ["Conv", "MatMul"])

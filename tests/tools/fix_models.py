@@ -11,6 +11,7 @@ import numpy as np
 from lab.sweep.cases import float_model, quantised_model
 from lab.sweep.report import model_to_read
 from onnx import TensorProto, helper, numpy_helper
+from quantised_products import product
 
 from qnnbridge_host.model.known_wrong import WrongOperator, table
 from qnnbridge_host.numerics.cases import Case, SweepNode, SweepTensor
@@ -458,6 +459,13 @@ ONE_OF_EACH: dict[str, tuple[str, Callable[[], Any]]] = {
         lambda: quantised_model(gelu_case(half_last=True), GELU_RANGES | {"y3": (0, 1)}),
     ),
     "int8 scale of a normalisation": ("norm-scale", quantised_norm),
+    "uint4 weights with a scale for each channel": (
+        "weight-type",
+        lambda: product("Conv", "uint8", "uint4", channels=True),
+    ),
+    "int4 weights with one scale": ("weight-type", lambda: product("Conv", "uint16", "int4", bias=1)),
+    "uint8 weights of signed activations": ("weight-type", lambda: product("MatMul", "int16", "uint8")),
+    "bias with one scale": ("bias-scale", lambda: product("Gemm", "uint8", "int8", channels=True, bias=1)),
     "Erf alone": ("erf", lambda: erf(in_gelu=False)),
     "windows": ("rank", windows),
     "scattered transpose": ("rank", scattered_transpose),

@@ -8,11 +8,12 @@ import pytest
 
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.collector import ModelScan
-from qnnbridge_protocol.errors import OptionError, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
 from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import (
     InputFile,
     in_options,
+    in_words_of_commands,
     read_dimensions,
     read_inputs,
     read_provider_options,
@@ -148,3 +149,37 @@ def test_a_fix_for_python_code_becomes_one_for_the_command_line(said: str | None
     refused = PlacementRefused("No node.", fix=said)
     in_options(refused)
     assert refused.fix == shown
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "shown"),
+    [
+        (
+            ["--fallback"],
+            "It may help to create the session with fix=True, or to run once: qnnbridge fix m.onnx -o f.onnx. Or "
+            "create the session with fallback='cpu'.",
+            "It may help to run: qnnbridge fix m.onnx -o f.onnx. Or add --fallback cpu.",
+        ),
+        (
+            [],
+            "Create the session with fix=True, or run: qnnbridge fix m.onnx. Create the session with fallback='cpu'.",
+            "Run: qnnbridge fix m.onnx. Create the session with fallback='cpu'.",
+        ),
+        (
+            ["--fallback"],
+            "It may help to create the session with fix={'constants': {'sr': 16000.0}}, or to run once: qnnbridge fix.",
+            "It may help to run: qnnbridge fix.",
+        ),
+        (["--fallback"], 'Create the session with fallback="cpu", which', "Add --fallback cpu, which"),
+        (
+            ["--fallback"],
+            "Change these nodes, or allow fallback='cpu'.",
+            "Change these nodes, or add --fallback cpu.",
+        ),
+        (["--dim"], "Set add_free_dimension_override_by_name('N', SIZE).", "Set --dim N=SIZE."),
+    ],
+)
+def test_advice_of_a_command_is_in_its_options(options: list[str], said: str, shown: str) -> None:
+    error = BridgeError("Failed.", fix=said)
+    in_words_of_commands(error, options)
+    assert error.fix == shown

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shlex
@@ -19,7 +20,8 @@ from tests import needs
 from tests.fakes.commands import COMMAND, in_a_process, qnnbridge
 from tests.fakes.later import until
 
-from qnnbridge_tools import __main__, cli
+from qnnbridge_tools import __main__, cli, command_line
+from qnnbridge_tools.commands import run
 from qnnbridge_tools.examples import GUIDES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -273,3 +275,37 @@ def test_commands_disable_the_telemetry_of_onnxruntime_and_programs_keep_it(
     assert __main__.main() == 0
     assert os.environ.get("ORT_DISABLE_TELEMETRY", "") == expected
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        # The help of --http contains "HOST:PORT"; "host" looks like "port" and is something else.
+        (["serve", "--port", "8000"], ["--http"]),
+        (["run", "m.onnx", "--soc", "60"], ["--soc-model"]),
+        (["run", "m.onnx", "--timout", "3"], ["--timeout"]),
+        (["cache", "prune", "--days", "3"], ["--unused-days"]),
+        (["run", "m.onnx", "--nothing-like-it"], []),
+    ],
+)
+def test_an_unknown_option_suggests_the_options_that_fit(words: list[str], near: list[str]) -> None:
+    done = qnnbridge(*words)
+    assert done.returncode == 2
+    for option in near:
+        assert f"(Possible options: {option})" in " ".join(done.stderr.split())
+    assert near or "Possible options" not in done.stderr
+
+
+def test_the_options_of_a_command_are_found_in_the_annotations_of_its_function() -> None:
+    parameters = inspect.signature(run).parameters.values()
+    assert {"--dim", "--fallback", "--timeout", "--json"} <= {
+        text for one in parameters for text in command_line.names_of(one)
+    }
+
+
+def test_a_file_that_is_not_a_snapshot_is_refused_with_the_way_to_write_one(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no snapshot\n", "utf-8")
+    done = qnnbridge("doctor", "--from-snapshot", tmp_path / "text")
+    assert done.returncode == 2
+    assert "Cause: Expecting value" in done.stderr
+    assert "Fix: Write one on the computer in question: qnnbridge doctor --snapshot FILE" in done.stderr

@@ -249,7 +249,7 @@ def test_elapsed_time_is_printed_as_occasional_lines_without_a_terminal(monkeypa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing.onnx"], "cannot be read"),
+        (["nothing.onnx"], "There is no model file"),
         ([str(MUL), "--provider-option", "soc_model"], "KEY=VALUE"),
         ([str(MUL), "--soc-model", "60", "--provider-option", "soc_model=88"], "given twice"),
         ([str(MUL), "--dim", "x:0=1"], "by their names only"),

@@ -138,7 +138,7 @@ def test_the_ort_format_of_onnx_runtime_is_recognised(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(None, "cannot be read"), (b"", "is empty"), (b"<html>", "it is a text"), (b"\xff" * 50, "cut off")],
+    [(None, "There is no model file"), (b"", "is empty"), (b"<html>", "it is a text"), (b"\xff" * 50, "cut off")],
 )
 def test_a_file_that_is_not_a_model_is_bad_input(data: bytes | None, words: str, tmp_path: Path) -> None:
     if data is not None:

@@ -193,7 +193,7 @@ def test_analyze_reports_a_known_wrong_operator_without_running_the_model(
     found = [one for one in analysis.advice if one.code == "known-wrong"]
     words = "QNN fails" if row.fails else "wrong numbers"
     assert (words in verdict_text(analysis, analysis.best)) is bool(found)
-    if row.name in ("top-k-int64", "mod-uint8", "int64-five-dimensions"):
+    if row.name in ("top-k-int64", "mod-uint8", "int64-five-dimensions", "conv-weight-type"):
         return  # by the rules QNN refuses these types, or its process crashes
     assert [row.says in one.why for one in found] == [True]
     assert found[0].what.startswith("qnnbridge fix" if row.rewrite else row.advice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import types
 from pathlib import Path
 
@@ -183,3 +184,17 @@ def test_a_session_without_sizes_and_chip_gives_plain_commands() -> None:
     assert spec.in_commands("m.onnx") == shell.ModelInCommands("m.onnx")
     chosen = SessionSpec("m.onnx", providers=(ProviderSpec(QNN, {"soc_model": "60"}),))
     assert chosen.in_commands("m.onnx").examine("analyze") == "qnnbridge analyze m.onnx --soc-model 60"
+
+
+def test_a_model_refers_to_its_weights_by_name_alone_after_the_suggested_command(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    weight = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", "../w.bin"), ("offset", "0"), ("length", "16")):
+        weight.external_data.add(key=key, value=value)
+    graph = onnx.helper.make_graph([], "g", [], [onnx.helper.make_tensor_value_info("w", 1, [4])], [weight])
+    path = tmp_path / "my model.onnx"
+    path.write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    (tmp_path / "w.bin").write_bytes(b"\0\0\x80\x3f" * 4)
+    command = shell.beside_command(path).replace("python", sys.executable, 1)
+    subprocess.run(command, shell=True, check=True, timeout=120)
+    assert onnx.load(path).graph.initializer[0].raw_data == (tmp_path / "w.bin").read_bytes()

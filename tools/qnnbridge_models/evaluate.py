@@ -35,6 +35,7 @@ from qnnbridge_models.quantize.qnn_check import with_simulated_chip
 from qnnbridge_models.quantize.quantization import decibel
 from qnnbridge_models.quantize.quantizer import quantize_model
 from qnnbridge_models.quantize.samples import SUFFIXES, list_files, load
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
 from qnnbridge_protocol.specs import AFTER_OPTIMISATION, NodeInfo, Placement
 from qnnbridge_tools import feeds as readers
@@ -212,7 +213,7 @@ def read_samples(
             fix="Give --input FOLDER with .npz files that contain an array for each input by its name.",
         )
     if expected is not None and not expected.is_dir():
-        raise OptionError(f"The folder {expected} with expected outputs does not exist.")
+        raise OptionError(f"The folder {expected} with expected outputs does not exist.", **why_missing(expected))
     names = {one.name for one in inputs}
     found = []
     for file in list_files(sources):
@@ -295,7 +296,7 @@ def load_metric(text: str) -> Metric:
         file, name = text, "metric"
     path = Path(file)
     if not path.is_file():
-        raise OptionError(f"The file {path} with the metric does not exist.", fix=_FORM)
+        raise OptionError(f"The file {path} with the metric does not exist.", **why_missing(path, _FORM))
     spec = importlib.util.spec_from_file_location(f"qnnbridge_metric_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise OptionError(f"{path} is not a Python file.", fix=_FORM)

@@ -20,6 +20,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.model_records import PREPARED_MANIFEST, absolute_model_path
 from qnnbridge_tools import arguments
@@ -130,7 +131,7 @@ def read_token(path: Path) -> bytes:
             status = os.fstat(file.fileno())
             text = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise NoSuchFile(f"There is no token file {path}.", fix=_HOW) from None
+        raise NoSuchFile(f"There is no token file {path}.", **why_missing(path, _HOW)) from None
     except OSError as error:
         raise OptionError(f"The token file {path} cannot be read.", cause=error.strerror) from None
     _check_owner(path, status)
@@ -215,14 +216,14 @@ def _named(text: str) -> ModelFile:
     if Path(path).is_dir():
         absolute_model_path(path, prepared=True)  # refuses a folder without a prepared model
     elif not Path(path).is_file():
-        raise NoSuchFile(f"There is no model file {path}.")
+        raise NoSuchFile(f"There is no model file {path}.", **why_missing(path))
     return ModelFile(name, Path(path))
 
 
 def _in_folder(folder: Path) -> Sequence[ModelFile]:
     """Return `NAME.onnx`, prepared folders, and the highest version of Triton's `NAME/VERSION/model.onnx`."""
     if not folder.is_dir():
-        raise NoSuchFile(f"There is no folder {folder}.")
+        raise NoSuchFile(f"There is no folder {folder}.", **why_missing(folder))
     found: list[ModelFile] = []
     for entry in sorted(folder.iterdir()):
         if entry.is_file() and entry.suffix.lower() == ".onnx":
@@ -258,7 +259,7 @@ def read_names(option: str, texts: Iterable[str]) -> dict[str, Path]:
         if name in found:
             raise OptionError(f'Two models of {option} are called "{name}": {found[name]} and {folder}.')
         if not Path(folder).is_dir():
-            raise NoSuchFile(f"There is no folder {folder}.")
+            raise NoSuchFile(f"There is no folder {folder}.", **why_missing(folder))
         found[name] = Path(folder)
     return found
 
@@ -333,7 +334,9 @@ def read_media_sources(texts: Sequence[str]) -> MediaSources:
         elif Path(text).is_dir():
             folders.append(Path(text).resolve())
         else:
-            raise NoSuchFile(f"There is no folder {text}.", fix="Give a folder, or the address of a server.")
+            raise NoSuchFile(
+                f"There is no folder {text}.", **why_missing(text, "Give a folder, or the address of a server.")
+            )
     return MediaSources(tuple(folders), tuple(origins))
 
 

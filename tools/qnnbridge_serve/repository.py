@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVa
 from prometheus_client.metrics_core import Metric
 
 from qnnbridge_protocol.errors import BridgeError, Closed, PlacementRefused
+from qnnbridge_protocol.shown import with_article
 from qnnbridge_protocol.specs import AFTER_OPTIMISATION
 from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
 from qnnbridge_serve.infer import PLATFORM, ServedModel, make_contract
@@ -52,8 +53,7 @@ def daemon_figures(host: Host) -> Callable[[], Mapping[str, Any]]:
     """Return a function that requests the status document from the daemon."""
 
     def ask() -> Mapping[str, Any]:
-        document: Mapping[str, Any] = host.call({"op": "daemon.status"}, timeout=FIGURES_TIMEOUT_S).header["status"]
-        return document
+        return dict(host.call({"op": "daemon.status"}, timeout=FIGURES_TIMEOUT_S).header["status"])
 
     return ask
 
@@ -491,7 +491,7 @@ class FolderModels(Registry[Loaded]):
             # Use OpenAI's status and code, for which its libraries raise NotFoundError.
             raise Refused(
                 404,
-                f"The model {name[:80]!r} does not exist here, or is not a {self.kind}.",
+                f"The model {name[:80]!r} does not exist here, or is not {with_article(self.kind)}.",
                 field="model",
                 reason="model_not_found",
             )
@@ -516,7 +516,7 @@ class FolderModels(Registry[Loaded]):
     def why_not_ready(self) -> str | None:
         if not self.wanted or (self.names and not self.starting):
             return None
-        return f"a {self.kind} is still being loaded" if self.starting else f"no {self.kind} is loaded"
+        return f"{with_article(self.kind)} is still being loaded" if self.starting else f"no {self.kind} is loaded"
 
     def families(self) -> Iterator[Metric]:
         """Yield the figures of all models, for /metrics."""

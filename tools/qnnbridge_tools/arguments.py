@@ -10,12 +10,12 @@ import itertools
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.graph.shapes import Dimensions, FreeAxis, options_text, refuse_unknown_names
-from qnnbridge_protocol.errors import OptionError, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
 
 if TYPE_CHECKING:
     from qnnbridge import SessionOptions
@@ -267,7 +267,10 @@ _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SI
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
 # Sessions take sizes only by name, and some dimensions have no name.
 _EXPORT = re.compile(r"Export the model with fixed shapes(?: \(those .*?=SIZE\"?\))?")
-_ON_CPU = "create the session with fallback='cpu'"
+_ON_CPU = re.compile(r"\b(?:([Cc])reate the session with|allow) fallback=(['\"])cpu\2")
+_REWRITTEN = re.compile(
+    r"\b([Cc])reate the session with fix=(?:True|\{'constants': \{[^}]*\}\}), or (?:to )?run(?: once)?:"
+)
 
 
 def session_options(dimensions: Dimensions) -> SessionOptions | None:
@@ -337,13 +340,29 @@ def in_options(refused: PlacementRefused, inputs: Iterable[DeclaredInput] = ()) 
 
     inputs: the model's inputs, if the command accepts sizes by input and axis.
     """
-    fix = _OVERRIDE.sub(lambda call: _option(call[2]), refused.fix or "")
+    fix = refused.fix or ""
     free = free_axes(inputs)
     if free and _EXPORT.match(fix):
         by_option = f"Fix the dimensions: {options_text(free)}, or export the model with fixed shapes"
         fix = _EXPORT.sub(lambda _: by_option, fix, count=1)
-    fix = fix.replace(_ON_CPU, "add --fallback cpu").replace(" in the session options: --dim", ": --dim")
     refused.fix = fix or None
+    in_words_of_commands(refused, ("--dim", "--fallback"))
+
+
+def in_words_of_commands(error: BridgeError, options: Container[str]) -> None:
+    """Replace the Python calls in the error's fix by what a user of the command line can do.
+
+    options: the options of the command. Calls for which the command has no option are kept.
+    """
+    if error.fix is None:
+        return
+    fix = _REWRITTEN.sub(lambda call: "Run:" if call[1] == "C" else "run:", error.fix)
+    if "--fallback" in options:
+        fix = _ON_CPU.sub(lambda call: "Add --fallback cpu" if call[1] == "C" else "add --fallback cpu", fix)
+    if "--dim" in options:
+        fix = _OVERRIDE.sub(lambda call: _option(call[2]), fix)
+        fix = fix.replace(" in the session options: --dim", ": --dim")
+    error.fix = fix
 
 
 def _option(name: str) -> str:

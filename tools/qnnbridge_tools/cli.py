@@ -8,8 +8,10 @@ commands, stays quick and works in a half-broken installation.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections import UserDict
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -82,6 +84,17 @@ class _Group(TyperGroup):
         super().__init__(**settings)
         self.commands = _Commands(COMMANDS)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. The error about an unknown option suggests the options of the command that fit."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            # Compare the name of the class, because newer versions of typer contain a copy of click.
+            if type(error).__name__ == "NoSuchOption":
+                unknown: Any = error
+                unknown.possibilities = near_options(unknown.option_name, unknown.ctx.command.params)
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands in groups, one line for each command."""
         width = max(map(len, COMMANDS))
@@ -105,6 +118,23 @@ class _Command(TyperCommand):
                 known: Any = error
                 known.message += f"\n  Example: qnnbridge {guide.examples[0][0]}"
             raise
+
+
+def near_options(unknown: str, parameters: Iterable[Any]) -> list[str]:
+    """Return the option with the most similar name, or one whose name contains the word; without one, the options
+    whose description contains the word.
+    """
+    from qnnbridge_protocol.shown import closest
+
+    options = [one for one in parameters if one.param_type_name == "option" and not one.hidden]
+    # Compare without the dashes, which all options have in common.
+    names = {text.lstrip("-"): text for one in options for text in (*one.opts, *one.secondary_opts)}
+    word = unknown.lstrip("-").lower()
+    near = closest(word, names) or next((name for name in names if word and word in name.split("-")), None)
+    if near is not None:
+        return [names[near]]
+    described = [one for one in options if word in re.findall(r"[a-z]+", f"{one.help} {one.metavar}".lower())]
+    return [one.opts[0] for one in described] if word else []
 
 
 def _typer(**settings: Any) -> typer.Typer:

@@ -70,19 +70,28 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     parts = {name: _part(name, one.annotation, one.default) for name, one in own.parameters.items()}
     parameters = [one for part in parts.values() for one in part.parameters]
     defaults = {one.name: one.default for one in parameters}
+    options = {text for one in parameters for text in names_of(one)}
 
     @functools.wraps(function)
     def made(**values: Any) -> None:
         # If the command is called as a function (`host` without a subcommand calls `status`), use the defaults that
         # typer would set.
         given = {**defaults, **values}
-        with reporting.work(as_json=bool(given.get("as_json"))):
+        with reporting.work(as_json=bool(given.get("as_json")), options=options):
             function(**{name: part.value(given) for name, part in parts.items()})
 
     # typer reads both the signature and the annotations, so both must be equal.
     made.__annotations__ = {one.name: one.annotation for one in parameters}
     made.__dict__["__signature__"] = inspect.Signature(parameters)
     return made
+
+
+def names_of(parameter: inspect.Parameter) -> Iterable[str]:
+    """Return the names of a parameter's option on the command line."""
+    for note in getattr(parameter.annotation, "__metadata__", ()):
+        # In `Annotated`, typer stores the first name as the default.
+        names = [text for text in (note.default, *(note.param_decls or ())) if isinstance(text, str)]
+        yield from names or (f"--{parameter.name.replace('_', '-')}",)
 
 
 def _part(name: str, hint: Any, default: Any) -> _Part:
@@ -205,7 +214,10 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return dict(toml.loads(path.read_text(encoding="utf-8-sig")))
     except FileNotFoundError:
-        raise OptionError(f"There is no file {path}.", fix="Give the path of a TOML file: --config FILE.") from None
+        from qnnbridge_os.missing import why_missing
+
+        fix = "Give the path of a TOML file: --config FILE."
+        raise OptionError(f"There is no file {path}.", **why_missing(path, fix)) from None
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"{path} cannot be read.", cause=str(error)) from None
     except (ValueError, RecursionError) as error:  # invalid TOML, a number of 5000 digits, or deeply nested lists

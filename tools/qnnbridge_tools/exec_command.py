@@ -23,6 +23,7 @@ import typer
 from typer.core import TyperCommand
 
 from qnnbridge_host.graph.shapes import Dimensions
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import NoSuchFile, OptionError
 from qnnbridge_protocol.model_records import WORST_FIRST, NumbersReport
 from qnnbridge_tools import options
@@ -198,7 +199,9 @@ class Program:
     def check(self) -> None:
         """Raise `NoSuchFile` if the script or module does not exist."""
         if self.script is not None and self.script != "-" and not os.path.exists(self.script):
-            raise NoSuchFile(f"There is no program {self.script}.", fix="Give the path of a Python file.")
+            raise NoSuchFile(
+                f"There is no program {self.script}.", **why_missing(self.script, "Give the path of a Python file.")
+            )
         # Only the outermost package is searched: to find a module within it, Python would import the package.
         if self.module is not None and importlib.util.find_spec(self.module.partition(".")[0]) is None:
             # `python -m` searches the working folder as well.

@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.numerics.sampling import DeclaredInput, full_shape, random_value
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import NotImplemented as NotCarried
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_protocol.shown import with_article
 from qnnbridge_protocol.tensors import Typed
 from qnnbridge_tools.arguments import InputFile
 
@@ -121,14 +123,14 @@ def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
     try:
         loaded = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        raise OptionError(f"There is no file {path}.") from None
+        raise OptionError(f"There is no file {path}.", **why_missing(path)) from None
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         # Replace numpy's message about other files, which explains how to load pickled data.
         if isinstance(error, ValueError) and not _begins_as_arrays(path):
             error = ValueError("it has neither the beginning of an .npy file nor that of an .npz file")
         raise _unreadable(path, error) from None
     if not isinstance(loaded, (np.ndarray, np.lib.npyio.NpzFile)):
-        raise _unreadable(path, ValueError(f"it contains a {type(loaded).__name__}"))
+        raise _unreadable(path, ValueError(f"it contains {with_article(type(loaded).__name__)}"))
     return loaded
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_os.files import TEMPORARY
+from qnnbridge_os.missing import CHANGE_FOLDER, CURRENT_FOLDER_GONE, has_current_folder, why_missing
 from qnnbridge_os.outputs import is_stdout
 from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.visible import visible as visible
@@ -190,6 +191,11 @@ def loss_error(error: OSError) -> BridgeError:
     """Return the error as a message, with a fix if it is about a file."""
     from qnnbridge_protocol.errors import BridgeError
 
+    if isinstance(error, FileNotFoundError):
+        if not has_current_folder():
+            return BridgeError(CURRENT_FOLDER_GONE, fix=CHANGE_FOLDER)
+        if error.filename:
+            return BridgeError(loss_text(error), **why_missing(os.fsdecode(error.filename)))
     fix = None
     if error.filename and error.errno in _FULL:
         fix = "Free some space, or choose a folder on another disk."

@@ -11,7 +11,7 @@ import contextlib
 import platform
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
@@ -65,8 +65,11 @@ def exit_code_of(error: errors.BridgeError) -> int:
 
 
 @contextlib.contextmanager
-def work(*, as_json: bool = False) -> Iterator[None]:
-    """Convert every exception of the body into a message and an exit code."""
+def work(*, as_json: bool = False, options: Container[str] = ()) -> Iterator[None]:
+    """Convert every exception of the body into a message and an exit code.
+
+    options: the options of the command, for advice in its words.
+    """
     try:
         yield
     except (typer.Exit, typer.Abort, typer.BadParameter):
@@ -75,6 +78,10 @@ def work(*, as_json: bool = False) -> Iterator[None]:
         print("Interrupted.", file=sys.stderr)
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except errors.BridgeError as error:
+        if error.fix is not None:
+            from qnnbridge_tools.arguments import in_words_of_commands
+
+            in_words_of_commands(error, options)
         raise _ended(error, as_json) from None
     except OSError as error:
         # typer itself ends a command on a closed pipe, without a message.

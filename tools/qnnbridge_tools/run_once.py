@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
+from qnnbridge_host.graph.files import existing_model
 from qnnbridge_os.outputs import OutputFile
 from qnnbridge_protocol.errors import (
     EPFail,
@@ -27,7 +28,6 @@ from qnnbridge_protocol.errors import (
     HostCrashed,
     HostHung,
     ModelQuarantined,
-    NoSuchFile,
     OptionError,
     PlacementRefused,
     RuntimeException,
@@ -230,8 +230,7 @@ def perform(request: RunRequest) -> RunResult:
     """Execute the requested run. All errors that can be found without a host are raised before a host is
     started.
     """
-    if not request.model.exists():
-        raise NoSuchFile(f"There is no model file {request.model}.")
+    existing_model(request.model)
     # Read files first, so that a typing error in a path is reported before a host is started.
     loaded = feeds.load(*arguments.read_one_set([*request.inputs, *filter(None, [request.archive])]))
 

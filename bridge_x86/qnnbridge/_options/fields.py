@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, overload
 
 from qnnbridge_protocol import errors
-from qnnbridge_protocol.shown import closest
+from qnnbridge_protocol.shown import closest, with_article
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
@@ -381,7 +381,7 @@ def as_enum(cls: type[E]) -> Callable[[str, Any], E]:
                 return cls(int(value))
             except (TypeError, ValueError):
                 pass
-        error = wrong_type(name, value, f"a {cls.__name__}")
+        error = wrong_type(name, value, with_article(cls.__name__))
         members = cls.__members__.values()
         names = [
             f"{cls.__name__}.{member.name}" for member in members if isinstance(value, int) and value == int(member)

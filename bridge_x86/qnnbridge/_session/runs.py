@@ -21,6 +21,7 @@ from qnnbridge._session_options import SessionOptions, add_entry, get_entry
 from qnnbridge._threads import TerminateFlag
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import NoSuchFile, RemoteRuntimeError, RemoteTypeError
+from qnnbridge_protocol.shown import with_article
 from qnnbridge_protocol.specs import NodeInfo, RunSpec
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _require_foreign(options: object, name: str, argument: str) -> None:
     cls = type(options)
     if cls.__name__ != name or not cls.__module__.startswith("onnxruntime."):
         raise errors.RemoteTypeError(
-            f"{argument} must be a {name} or None, not {cls.__name__}.", fix=f"Pass qnnbridge.{name}()."
+            f"{argument} must be {with_article(name)} or None, not {cls.__name__}.", fix=f"Pass qnnbridge.{name}()."
         )
 
 

@@ -38,6 +38,7 @@ from qnnbridge._values.ort_value import OrtValue, SparseTensor
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, ValueType, element_of
 from qnnbridge_protocol.errors import InvalidArgument
+from qnnbridge_protocol.shown import with_article
 from qnnbridge_protocol.tensors import Sparse, Typed, ml_dtype
 
 
@@ -261,7 +262,7 @@ def _from_iterable(rule: FeedRule, value: Any) -> list[Any]:
 def _not_dictionaries(rule: FeedRule, value: object = None) -> errors.RemoteRuntimeError:
     return errors.RemoteRuntimeError(
         f"Input must be a list of dictionaries or a single numpy array for input '{rule.name}'.",
-        cause=None if value is None else f"Got a {type(value).__name__}.",
+        cause=None if value is None else f"Got {with_article(type(value).__name__)}.",
         fix=f"The model takes {rule.declared}.",
     )
 

@@ -27,6 +27,7 @@ from qnnbridge_protocol.elements import (
     nbytes,
     numpy_dtype,
 )
+from qnnbridge_protocol.shown import with_article
 from qnnbridge_protocol.tensors import Format, Sparse, Typed
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -117,7 +118,7 @@ class OrtValue:
         """Create a tensor that uses the array's memory. If the array is not contiguous or not native, copy it."""
         require_cpu(device_type)
         if not isinstance(numpy_obj, np.ndarray):
-            raise errors.RemoteRuntimeError(NO_STRINGS, cause=f"Got a {type(numpy_obj).__name__}.")
+            raise errors.RemoteRuntimeError(NO_STRINGS, cause=f"Got {with_article(type(numpy_obj).__name__)}.")
         element = element_of(numpy_obj.dtype)
         if element is None or element in _REFUSED_ELEMENTS:
             raise unsupported_dtype(numpy_obj.dtype)
@@ -393,7 +394,7 @@ class _Capsule:
         if type(capsule).__name__ != "PyCapsule":
             raise errors.RemoteTypeError(
                 "from_dlpack expected a valid DLPack capsule named 'dltensor'",
-                cause=f"Got a {type(capsule).__name__} without __dlpack__.",
+                cause=f"Got {with_article(type(capsule).__name__)} without __dlpack__.",
             )
         self._capsule = capsule
 

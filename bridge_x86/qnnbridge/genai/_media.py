@@ -18,7 +18,7 @@ from qnnbridge.genai._tensors import NamedTensors, Tensor
 from qnnbridge.genai._tokenizer import TokenizerStream, whole_text
 from qnnbridge_protocol.errors import GenerationUnsupported, OptionError, PromptRefused
 from qnnbridge_protocol.field_types import field
-from qnnbridge_protocol.shown import Shown, counted
+from qnnbridge_protocol.shown import Shown, counted, with_article
 
 if TYPE_CHECKING:
     from qnnbridge._supervision.host_process import HostProcess
@@ -61,13 +61,15 @@ class _Media(Shown):
     @classmethod
     def _read(cls, path: Any) -> bytes:
         if not isinstance(path, (str, os.PathLike)):
-            raise OptionError(f"{path!r} is not the path of a {cls._one}.", fix="Pass a string, or use open_bytes.")
+            raise OptionError(
+                f"{path!r} is not the path of {with_article(cls._one)}.", fix="Pass a string, or use open_bytes."
+            )
         shown = os.fsdecode(path)
         try:
             # Check that this is a regular file before `open`, which would block on a named pipe.
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
-                raise PromptRefused(f"{shown} is not a file.", fix=f"Pass the path of a {cls._one}.")
+                raise PromptRefused(f"{shown} is not a file.", fix=f"Pass the path of {with_article(cls._one)}.")
             if found.st_size > MOST_BYTES:
                 raise PromptRefused(f"{shown} has {found.st_size:,} bytes; {MOST_BYTES:,} are allowed.")
             with open(path, "rb") as file:

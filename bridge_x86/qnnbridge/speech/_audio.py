@@ -11,8 +11,10 @@ from typing import Any, BinaryIO, Final, Protocol
 
 import numpy as np
 
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.installing import extra_fix
+from qnnbridge_protocol.shown import with_article
 
 # --- log-mel features: the values equal those of `WhisperFeatureExtractor` of transformers ---
 
@@ -324,7 +326,9 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
     if isinstance(audio, (str, os.PathLike)):
         path = os.fspath(audio)
         if not os.path.isfile(path):
-            raise NoSuchFile(f"There is no audio file {path}.", fix="Pass the path of a recording.")
+            raise NoSuchFile(
+                f"There is no audio file {path}.", **why_missing(path, "Pass the path of a recording.")
+            )
         if os.path.getsize(path) == 0:
             raise OptionError(f"{path} is empty.", fix="Record or copy it again.")
         given: Any = path
@@ -333,7 +337,7 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
         given, name = audio, "The audio"
     else:
         raise OptionError(
-            f"audio= cannot be of the type {type(audio).__name__}.",
+            f"audio= cannot be {with_article(type(audio).__name__)}.",
             fix="Pass a path, an open file, or a numpy array of floats.",
         )
     source = _plain_wave(given, name) or _other_file(given, name)

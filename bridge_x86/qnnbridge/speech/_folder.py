@@ -25,6 +25,7 @@ from qnnbridge.speech._decoders import (
     Values,
     WindowDecoder,
 )
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import (
     BridgeError,
     GenerationFolderInvalid,
@@ -97,7 +98,8 @@ def find_files(folder: Path) -> WhisperFiles:
         NoSuchFile, GenerationFolderInvalid, GenerationUnsupported: the folder contains no supported Whisper model.
     """
     if not folder.is_dir():
-        raise NoSuchFile(f"There is no folder {folder}.", fix="Pass the folder with the model's ONNX files.")
+        fix = "Pass the folder with the model's ONNX files."
+        raise NoSuchFile(f"There is no folder {folder}.", **why_missing(folder, fix))
     genai = _document(folder / "genai_config.json")
     if genai:
         return _of_genai(folder, genai)

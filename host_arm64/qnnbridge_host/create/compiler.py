@@ -48,8 +48,7 @@ _log = log_of("qnnbridge.compiling")
 # Parts of a session's refusal message that do not apply to a compilation (`nothing_to_compile`).
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
-_BY_NAME = re.compile(r"add_free_dimension_override_by_name\('([^']*)', SIZE\)")
-# Beginning of the fix in a session's refusal if some free dimensions lack a usable name.
+# Beginning of the fix in an error if some free dimensions lack a usable name.
 _NAMES_DO_NOT_DO = "Export the model with fixed shapes"
 # Stem of staged files. Users never see this stem: `StagingDir.in_real_words` inserts the real file name into
 # errors.
@@ -383,7 +382,6 @@ def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = (
         inputs: the model's inputs, if known.
     """
     fix = _ALLOW_CPU.sub("", refused.fix or "").strip()
-    names = _BY_NAME.findall(fix)
     free = _free_axes(inputs)
     if fix.startswith(_NAMES_DO_NOT_DO) and free:
         fix = (
@@ -391,8 +389,6 @@ def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = (
             + " ".join(f"--dim {axis}=SIZE" for axis in free)
             + "; or export the model with fixed shapes."
         )
-    elif names:
-        fix += " On the command line: " + " ".join(f"--dim {name}=SIZE" for name in dict.fromkeys(names)) + "."
     return CompileFailed(
         _ABOUT_SESSIONS.sub(", so there is nothing to compile.", refused.message),
         cause=refused.cause,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qnnbridge_host.engine import has_global_pools
+from qnnbridge_host.engine.ort_errors import Circumstances, hint
 from qnnbridge_host.model.optimizers import LEVEL_OFF, exact
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_protocol.errors import ORT_ERRORS, BridgeError, Fail, OrtError
@@ -151,4 +152,4 @@ def translated(error: BaseException, message: str) -> OrtError:
     the cause."""
     cls = ORT_ERRORS.get(type(error).__name__, Fail)
     text = _PREFIX.sub("", str(error)).strip() or type(error).__name__
-    return cls(message, cause=text[:2000])
+    return cls(message, cause=text[:2000], fix=hint(text, Circumstances())[1])

@@ -33,6 +33,7 @@ from qnnbridge_host.engine.options import (
 from qnnbridge_host.engine.ort_errors import (
     NOT_COMPOSED,
     NOT_FINALIZED,
+    NOT_SELECTED,
     UNEXPLAINED,
     Circumstances,
     is_cpu_fallback_refusal,
@@ -43,7 +44,7 @@ from qnnbridge_host.engine.qnn_options import DISABLE_COMPILE, DISABLE_CPU_FALLB
 from qnnbridge_host.machine import Installed
 from qnnbridge_host.model.external_lengths import EXTERNAL_DATA_FOLDER, file_with_lengths, with_lengths
 from qnnbridge_host.model.known_wrong import arch_of, cure_text, fault_text, find_in_model
-from qnnbridge_host.model.scan import lacking_weights
+from qnnbridge_host.model.scan import lacking_weights, scan_model
 from qnnbridge_host.model.static_shapes import empty_tensors
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, InvalidArgument, PlacementRefused
@@ -167,7 +168,7 @@ class OrtEngine:
             if NOT_COMPOSED in str(error):
                 inputs, results = empty_tensors(source, spec.free_dimensions_by_name)
                 circumstances = circumstances._replace(empty_inputs=tuple(inputs), empty_results=tuple(results))
-            if NOT_COMPOSED in str(error) or NOT_FINALIZED in str(error):
+            if any(text in str(error) for text in (NOT_COMPOSED, NOT_FINALIZED, NOT_SELECTED)):
                 circumstances = self._with_known_fault(circumstances, spec, source)
             raise translate(error, circumstances._replace(lacking=lacking)) from error
         return OrtSession(self._ort, session, info, circumstances, self._qnn.version, tensors)
@@ -278,7 +279,9 @@ class OrtEngine:
                 operators=placement.session_operators(session),
             )
 
-        if choice.target is not None and choice.target.simulator:
+        # The library that writes graphs cannot read context binaries, and its error would be in this log.
+        simulator = choice.target is not None and choice.target.simulator
+        if simulator and not scan_model(source, count_nodes=False).is_compiled:
             with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
                 library = qnn_options.backend_library("ir", self._qnn.library_folder)
                 written = qnn_options.placement_only(qnn, folder, library)

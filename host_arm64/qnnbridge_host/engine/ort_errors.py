@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from qnnbridge_host.engine.qnn_options import arch_of, chip_label, parse_chips
+from qnnbridge_host.model.scan import WEIGHTS_OUTSIDE, weights_outside_fix
 from qnnbridge_protocol import errors
 from qnnbridge_protocol.errors import BridgeError, OrtError, RemoteError
 from qnnbridge_protocol.records import NamedTuple
@@ -55,9 +56,10 @@ class Circumstances(NamedTuple):
 
 Text = str | Callable[[Circumstances], str | None]
 
-# Fragments of messages of QNN that lack a reason: the first two occur in a creation, the last one in a run.
+# Fragments of messages of QNN that lack a reason: the first three occur in a creation, the last one in a run.
 NOT_COMPOSED = "Failed to compose Qnn graph"
 NOT_FINALIZED = "Failed to finalize QNN graph"
+NOT_SELECTED = "was inserted using the NHWC format"
 UNEXPLAINED = "QNN graph execute error"
 
 
@@ -70,6 +72,8 @@ class HintRule(NamedTuple):
 
 def hint(text: str, circumstances: Circumstances) -> tuple[str | None, str | None]:
     """Return the cause and the fix for an error message; ``None`` for each that is unknown."""
+    if re.search(_OUTSIDE, text):
+        return WEIGHTS_OUTSIDE, weights_outside_fix(circumstances.model.path)
     if circumstances.lacking:
         return _LACKING_CAUSE, _LACKING_FIX
     if any(words in text for words in _NOT_A_MODEL):
@@ -86,6 +90,7 @@ def _say(text: Text, circumstances: Circumstances) -> str | None:
     return text if isinstance(text, str) else text(circumstances)
 
 
+_OUTSIDE = "External data path escapes|Absolute path not allowed for external data"
 _LACKING_CAUSE = "The model has external files with weights, and some of them are missing or truncated."
 _LACKING_FIX = (
     "Copy or download the model again with all of its files (`qnnbridge inspect` lists them), and do not rename "
@@ -227,6 +232,15 @@ def _compose_fix(circumstances: Circumstances) -> str:
     )
 
 
+def _layout_fix(circumstances: Circumstances) -> str:
+    model = circumstances.model
+    return (
+        f"Run: {model.fix()}, which rewrites what QNN refuses if a rewrite exists, and use "
+        f"{fixed_file(model.path)}. If the error stays, quantise the float model with qnnbridge quantize, which "
+        "chooses types that QNN supports, or run the model on the CPU provider."
+    )
+
+
 def _wide_edges_fix(circumstances: Circumstances) -> str:
     return (
         "Sessions convert these numbers on the CPU automatically, unless fix=False. If the numbers need 64 bits, "
@@ -258,6 +272,7 @@ _CAUSES: Mapping[str, Text] = {
 _FIXES: Mapping[str, Text] = {
     "finalize": _finalize_fix,
     "compose": _compose_fix,
+    "layout": _layout_fix,
     "wide_edges": _wide_edges_fix,
     "unknown_operator": _unknown_operator_fix,
     "blob": _blob_fix,

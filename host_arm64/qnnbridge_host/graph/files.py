@@ -21,6 +21,7 @@ from qnnbridge_host.engine.cpu import require_models_extra
 from qnnbridge_host.model.collector import ModelScan
 from qnnbridge_host.model.scan import refuse_scanned, scan_model
 from qnnbridge_os import files
+from qnnbridge_os.missing import why_missing
 from qnnbridge_os.outputs import OutputFile, place_of_several
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, OrtError
 
@@ -228,7 +229,7 @@ def given_model(source: str | os.PathLike[str], command: str, *, count_nodes: bo
 def existing_model(path: Path) -> Path:
     """Return the path if the file exists, else raise `NoSuchFile`."""
     if not path.exists():
-        raise NoSuchFile(f"There is no model file {path}.")
+        raise NoSuchFile(f"There is no model file {path}.", **why_missing(path))
     return path
 
 

@@ -21,6 +21,7 @@ from qnnbridge_host.graph.files import TOO_LARGE_FOR_ONE_MESSAGE, inside_folder
 from qnnbridge_host.model import node_count
 from qnnbridge_host.model.node_count import Operator, operator_of, written_out
 from qnnbridge_host.model.paths import open_regular
+from qnnbridge_host.model.scan import WEIGHTS_OUTSIDE, weights_outside_fix
 from qnnbridge_protocol.errors import InvalidGraph, InvalidProtobuf
 
 # TensorProto.DataLocation.
@@ -117,7 +118,9 @@ def load_tensor(tensor: Any, folder: Path) -> None:
     name = entries.get("location", "")
     if not inside_folder(name):
         raise InvalidProtobuf(
-            f'Tensor {tensor.name} refers to the file "{name}", which is outside of the model\'s folder.'
+            f'Tensor {tensor.name} refers to the file "{name}", which is outside of the model\'s folder.',
+            cause=WEIGHTS_OUTSIDE,
+            fix=weights_outside_fix(None),
         )
     needed = bytes_of(tensor)
     offset, length = (entries.get(key, default) for key, default in (("offset", "0"), ("length", str(needed))))

@@ -19,6 +19,7 @@ from typing import Any, Final, Literal
 from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, Standing, standing
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_host.model.source import KnownFile
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import BridgeError, GenerationFolderInvalid
 from qnnbridge_protocol.records import NamedTuple
 from qnnbridge_protocol.specs import NodeInfo
@@ -214,8 +215,11 @@ def _text(folder: str, name: str) -> str:
 
 def read_config(path: str) -> dict[str, Any]:
     if not os.path.isdir(path):
-        what = "is a file, not a folder" if os.path.exists(path) else "does not exist"
-        raise _invalid(path, f"It {what}.", f"Give the folder that has {CONFIG}.")
+        fix = f"Give the folder that has {CONFIG}."
+        if os.path.exists(path):
+            raise _invalid(path, "It is a file, not a folder.", fix)
+        why = why_missing(path, fix)
+        raise GenerationFolderInvalid(f"The folder {path} does not exist.", **why, details={"path": path})
     try:
         with open(os.path.join(path, CONFIG), encoding="utf-8-sig") as file:
             config = json.load(file)

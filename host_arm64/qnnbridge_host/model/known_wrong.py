@@ -42,6 +42,7 @@ from qnnbridge_host.model.merged import (
     softmax_factor,
     transposes_int64_output,
 )
+from qnnbridge_host.model.quantised_steps import DEQUANTIZE, scale_count, scales_of, stored_type
 from qnnbridge_host.model.static_shapes import complete, in_float32, scaled_sizes, slid_sizes, window_of
 from qnnbridge_protocol.shell import NO_FILE, ModelInCommands
 from qnnbridge_protocol.shown import listed
@@ -58,7 +59,6 @@ _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
 # Maximum number of faults in a warning, and of operators for each, so that the warning stays one sentence.
 _SHOWN: Final = 3
 _FIRST_HALF_FLOAT_ARCH: Final = 69
-_QUANTISED: Final = ("DequantizeLinear", "com.microsoft.DequantizeLinear")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -338,7 +338,7 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
     first = node.inputs[0] if node.inputs else None
     # Operators have the same types in QDQ models as in float models; only the producer of the input shows whether
     # it is quantised.
-    quantised = first is not None and maker_of(first, graph) in _QUANTISED
+    quantised = first is not None and maker_of(first, graph) in DEQUANTIZE
     if fault.form and (fault.form == "quantised") != quantised:
         return False
     return all_true(fault.when, node, graph)
@@ -349,13 +349,13 @@ def matches(fault: WrongOperator, node: GraphNode, graph: GraphIndex) -> bool:
 # `kernel`, `strides`, `dilations`, `before` and `after` (the pads, also those of auto_pad); for poolings `made`,
 # the sizes of the result; `users`, the operators that read the result, and `beside`, the inputs of each; `output`,
 # the result's name; `node_name`, the node's own name; for reductions `reduced`, their axes. Functions of the index
-# of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`,
-# `scales(0)`; `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets; `fed(1)`,
-# the type of the model input whose values input 1 has, "" if they are computed; `way(1, 0)`, the operator that
-# computes input 1 and the operator that computes input 0 of that operator, if they exist. `merged_gelu()` and
-# similar functions return what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an expression after a
-# check that it contains only arithmetic, comparisons, calls of these functions and comprehensions, so that the
-# table cannot run code.
+# of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`, `constant(1)`, `given(2)`, `name(0)`, `quantised(0)`;
+# `scales(0)`, the scales of a quantised input, and `scale_count(1)`, their number; `least(0)` and `most(0)`, the
+# limits that a Max, Min or Clip in front of the input sets; `fed(1)`, the type of the model input whose values
+# input 1 has, "" if they are computed; `way(1, 0)`, the operator that computes input 1 and the operator that
+# computes input 0 of that operator, if they exist. `merged_gelu()` and similar functions return what QNN merges
+# (`qnnbridge_host.model.merged`). Python evaluates an expression after a check that it contains only arithmetic,
+# comparisons, calls of these functions and comprehensions, so that the table cannot run code.
 
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
@@ -489,22 +489,6 @@ def _way(graph: GraphIndex, node: GraphNode, *numbers: int) -> list[str]:
     return found
 
 
-def _dequantized(graph: GraphIndex, node: GraphNode, number: int) -> GraphNode:
-    maker = graph.origin(_input(node, number).name)
-    if maker is None or maker.op not in _QUANTISED:
-        raise Unknown
-    return maker
-
-
-def _quantised(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    maker = _dequantized(graph, node, number)
-    # The zero point of a DequantizeLinear has the type of the stored integers.
-    stored = maker.input(2) or maker.input(0)
-    if stored is None or not stored.type:
-        raise Unknown
-    return stored.type
-
-
 def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:
     """Return the readers of a node's result. Raise `Unknown` if a damaged model computes it several times."""
     result = node.outputs[0]
@@ -615,10 +599,10 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "fed": _fed,
     "least": _least,
     "most": _most,
-    # Type of the integers of a quantised input.
-    "quantised": _quantised,
-    # Scales of a quantised input.
-    "scales": lambda graph, node, number: _values(_dequantized(graph, node, number), 1),
+    # Type of the integers of a quantised input, its scales and their number.
+    "quantised": stored_type,
+    "scales": scales_of,
+    "scale_count": scale_count,
     # Functions without an index: whether a nearest Resize differs from ONNX's definition, and what QNN merges or
     # moves.
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),

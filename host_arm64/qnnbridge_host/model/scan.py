@@ -16,9 +16,10 @@ from typing import BinaryIO, Final, Literal
 from qnnbridge_host.model.collector import EpContextNode, ModelScan, collect
 from qnnbridge_host.model.paths import open_regular
 from qnnbridge_host.model.protobuf import Garbage, TooMuch
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import CompiledModelRefused, ContextUnusable, InvalidProtobuf, NoSuchFile
 from qnnbridge_protocol.records import NamedTuple
-from qnnbridge_protocol.shell import model_command
+from qnnbridge_protocol.shell import beside_command, model_command
 
 _HEAD_BYTES: Final = 512
 _LFS_MARK: Final = b"version https://git-lfs"
@@ -51,6 +52,8 @@ def scan_model(
             raise InvalidProtobuf(f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in it.")
         with open_regular(path) as file:
             return _scan(file, os.fstat(file.fileno()).st_size, path, count_nodes)
+    except FileNotFoundError:
+        raise NoSuchFile(f"There is no model file {path}.", **why_missing(path), details={"path": path}) from None
     # ValueError: a path with a NUL character.
     except (OSError, ValueError) as error:
         raise NoSuchFile(
@@ -183,6 +186,20 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
         fix="Compare its size with the original, and copy, download or make it again.",
         evidence=evidence,
         details=details,
+    )
+
+
+WEIGHTS_OUTSIDE: Final = (
+    "The model refers to a file with weights by an absolute path or outside of the model's folder, and weights are "
+    "read only in this folder."
+)
+
+
+def weights_outside_fix(model: str | None) -> str:
+    """Return the fix for `WEIGHTS_OUTSIDE`. model: the model's file, if it is known."""
+    return (
+        "Copy the file with the weights into the folder of the model, and let the model refer to it by its name "
+        f"alone: {beside_command(model)}"
     )
 
 

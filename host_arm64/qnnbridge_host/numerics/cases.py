@@ -33,6 +33,7 @@ _DTYPES: Final[Mapping[str, np.dtype[Any]]] = {
     "int64": np.dtype(np.int64),
     "uint8": np.dtype(np.uint8),
     "int8": np.dtype(np.int8),
+    "int16": np.dtype(np.int16),
     "bool": np.dtype(np.bool_),
 }
 FLOATS: Final = ("float", "float16")

@@ -22,6 +22,7 @@ from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_protocol import elements, tensors
 from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
+from qnnbridge_protocol.shown import with_article
 
 # Range of the bit patterns of the numbers in 0..1. The bit patterns of positive numbers increase with the number.
 _CODES: Mapping[ElementType, tuple[int, int]] = {
@@ -198,7 +199,7 @@ def refuse_unmakeable(declared: Sequence[DeclaredInput]) -> None:
         except BridgeError:
             raise NotMade(f'values of type {node.type} (input "{node.name}") cannot be made up') from None
         if kind.kind != "tensor":
-            raise NotMade(f'input "{node.name}" is a {kind.kind}, for which no values are made up')
+            raise NotMade(f'input "{node.name}" is {with_article(kind.kind)}, for which no values are made up')
         if kind.element is None or not elements.LAYOUTS[kind.element].named:
             raise NotMade(f'input "{node.name}" is of a type that numpy does not have ({node.type})')
         if node.shape is None:

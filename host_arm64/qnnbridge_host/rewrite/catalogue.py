@@ -20,6 +20,7 @@ from qnnbridge_host.rewrite import (
     integers,
     operators,
     poolings,
+    quantised_weights,
     rank,
     removals,
     transposed,
@@ -316,7 +317,17 @@ REWRITES: Final = (
     Rewrite(
         "norm-scale",
         "an int8 scale of a quantised normalisation of unsigned activations becomes uint8",
-        operators.unsigned_scales,
+        quantised_weights.unsigned_scales,
+    ),
+    Rewrite(
+        "weight-type",
+        "quantised weights whose type QNN refuses beside their activations become int8 or int4",
+        quantised_weights.supported_weights,
+    ),
+    Rewrite(
+        "bias-scale",
+        "a quantised bias gets the product of the scales of activations and weights, because QNN ignores another",
+        quantised_weights.biases_of_products,
     ),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite(

@@ -405,13 +405,7 @@ def _number(editor: Editor, name: str) -> float | None:
     return (quantised - (zero[0] if zero else 0)) * scale
 
 
-# --- in quantised models: normalisations -----------------------------------------------------------------
-# onnxruntime's quantizer makes weights int8. With unsigned activations QNN refuses a LayerNormalization with an
-# int8 scale: the operator stays on the CPU and splits the model.
-
-_NORMS = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
-_UNSIGNED = frozenset({2, 4})  # TensorProto.UINT8, UINT16
-_SHIFT = 128
+# --- in quantised models: signs of scales ------------------------------------------------------------------
 
 
 @for_matches(("QuantizeLinear", "DequantizeLinear"), ("negative-scale",), "scale below zero")
@@ -457,39 +451,3 @@ def _can_change_sign(editor: Editor, node: Any, stored: Any) -> bool:
         return True
     zero = editor.constant(node.input[2])
     return zero is not None and not zero.any()
-
-
-def unsigned_scales(editor: Editor) -> list[str]:
-    """Replace the int8 scale of a normalization of unsigned activations by uint8.
-
-    Adding 128 to both values and zero point does not change the scale.
-    """
-
-    def change(node: Any) -> list[Any] | None:
-        if len(node.input) < 2:
-            return None
-        data, scale = editor.maker(node.input[0]), editor.maker(node.input[1])
-        if data is None or scale is None or data.op_type != _DEQUANTIZE or scale.op_type != _DEQUANTIZE:
-            return None
-        values = editor.constant(scale.input[0])
-        if editor.element(data.input[0]) not in _UNSIGNED or values is None or values.dtype != np.int8:
-            return None
-        zeros = editor.constant(scale.input[2]) if len(scale.input) > 2 and scale.input[2] else None
-        steps = editor.constant(scale.input[1])
-        if steps is None or (zeros is None and len(scale.input) > 2 and scale.input[2]):
-            return None
-        zeros = np.zeros(steps.shape, np.int8) if zeros is None else zeros
-        shifted = [
-            # Add in int16, because the sum does not fit into int8.
-            editor.add_constant((part.astype(np.int16) + _SHIFT).astype(np.uint8), f"{name}/unsigned")
-            for part, name in ((values, scale.input[0]), (zeros, f"{scale.input[0]}/zero"))
-        ]
-        made = editor.make(_DEQUANTIZE, [shifted[0], scale.input[1], shifted[1]], node, domain=scale.domain)
-        made.attribute.extend(scale.attribute)
-        node.input[1] = made.output[0]
-        return [made, node]
-
-    count = editor.map_nodes(change, _NORMS)
-    if count:
-        editor.drop_dead()
-    return [f"{count} {'scale' if count == 1 else 'scales'}"] if count else []

@@ -27,6 +27,7 @@ from qnnbridge_protocol.errors import (
     desync,
 )
 from qnnbridge_protocol.installing import install_command
+from qnnbridge_protocol.shown import with_article
 
 if TYPE_CHECKING:
     from qnnbridge_host.engine import Engine
@@ -395,7 +396,7 @@ class HostObjects:
         kind = _natively(load)
         make = kind.create
         if make is None:
-            raise _unknown(f"creating a {kind.name}")
+            raise _unknown(f"creating {with_article(kind.name)}")
         made = _natively(lambda: make(call))
         return {"object": self._keep(request, kind, made), "result": kind.describe(made)}, ()
 

@@ -49,7 +49,7 @@ from qnnbridge_models.analyze.remedies import (
 )
 from qnnbridge_models.analyze.rules import bare_edges, failing_edges, inside_branches, wrong_numbers
 from qnnbridge_protocol.errors import BridgeError, HostStartFailed, InvalidGraph, OptionError, ProviderUnavailable
-from qnnbridge_protocol.shell import fix_command
+from qnnbridge_protocol.shell import fix_command, shell_word
 from qnnbridge_tools.arguments import read_chip, with_chip
 from qnnbridge_tools.sessions import QNN, SessionSettings, opened
 
@@ -315,6 +315,8 @@ def ask(
             versions, simulator = dict(info.versions), bool(info.simulator)
         # Read the trace after the host has ended, when nothing writes to it any more.
         trace = read_trace(str(folder))
+    if error is not None:
+        _about_given(error, view, copy, path)
     placed = None
     if trace:
         placed = _placed(view, trace, placement, predicted)
@@ -330,6 +332,17 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
         # QNN refers to nodes by name, but names in models may be missing or duplicate.
         node.name = f"qnnbridge_node_{index}"
     return files.changed_copy(copy, path, external_files, folder / "named")
+
+
+def _about_given(error: BridgeError, view: ModelIndex, copy: Path, path: Path) -> None:
+    """Name the given model and its nodes in an error about the copy: the copy is gone when the error is read."""
+
+    def given(text: str) -> str:
+        return _reason(view, text).replace(os.fspath(copy), shell_word(path))
+
+    error.message = given(error.message)
+    error.cause, error.fix = error.cause and given(error.cause), error.fix and given(error.fix)
+    error.evidence = tuple(map(given, error.evidence))
 
 
 def _make(

@@ -442,11 +442,16 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
             f"{pair} needs a V{_V73} or newer",
             "quantise the float model with int8 weights",
         )
+    # The rewrite stores these weights as int8 or int4.
+    stored = unit.weight in ("u4", "s4") or (unit.weight == "u8" and unit.activation in ("s8", "s16"))
+    cured = stored and unit.weight_is_constant and node.op in ("Conv", "ConvTranspose", "MatMul", "Gemm")
     return NodeVerdict(
         "cpu",
         "quantised-types",
         f"QNN does not support {pair}",
-        "quantise the float model with qnnbridge quantize, which chooses supported types",
+        "qnnbridge fix (weight-type)"
+        if cured
+        else "quantise the float model with qnnbridge quantize, which chooses supported types",
     )
 
 

@@ -39,6 +39,7 @@ from qnnbridge_models.quantize.samples import load
 from qnnbridge_models.verify import trying
 from qnnbridge_models.verify import verification as verify_report
 from qnnbridge_models.verify.verifier import CpuReference, verify_model
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -543,7 +544,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
         )
     for one in options.calibration:
         if not one.exists():
-            raise OptionError(f"The calibration file or folder {one} does not exist.")
+            raise OptionError(f"The calibration file or folder {one} does not exist.", **why_missing(one))
     # An input that is replaced by a constant needs no size.
     inputs = [node for node in scan.inputs if node.name not in options.constants]
     # Check only the first bucket: every bucket sets the same dimensions.

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.graph.files import existing_model
 from qnnbridge_host.graph.shapes import Dimensions
 from qnnbridge_host.model.op_trace import TRACE_FILE
 from qnnbridge_host.model.paths import native_path
 from qnnbridge_host.model.scan import scan_model
 from qnnbridge_models.command_options import ProfileRequest
 from qnnbridge_models.progress import OnProgress
-from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
+from qnnbridge_protocol.errors import BridgeError, OptionError
 from qnnbridge_protocol.specs import QNN, Placement
 from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.run_once import started_host
@@ -88,8 +89,7 @@ def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
         OptionError: an option or an input is wrong.
         BridgeError: a profile is missing or unusable.
     """
-    if not request.model.exists():
-        raise NoSuchFile(f"There is no model file {request.model}.")
+    existing_model(request.model)
     # Refuse these options, because the command's values would silently overwrite the user's.
     if own := sorted(set(request.provider_options) & set(_OWN_OPTIONS)):
         raise OptionError(

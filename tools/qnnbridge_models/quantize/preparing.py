@@ -27,6 +27,7 @@ from qnnbridge_host.rewrite.removals import strip_inserted_casts
 from qnnbridge_models.quantize.normalising import normalise
 from qnnbridge_models.quantize.ort_quantizer import Quiet
 from qnnbridge_protocol.errors import ModelError, OptionError, OrtError
+from qnnbridge_protocol.shown import with_article
 
 FLOAT, FLOAT16 = 1, 10
 # Attributes that contain an element type, as in Cast, EyeLike and RandomNormal.
@@ -535,7 +536,7 @@ def _refuse_input(value: Any, label: str) -> None:
     if not value.type.HasField("tensor_type"):
         kind = str(value.type.WhichOneof("value") or "value").replace("_type", "")
         raise OptionError(
-            f'Input "{value.name}" of {label} is a {kind}, not a tensor.',
+            f'Input "{value.name}" of {label} is {with_article(kind)}, not a tensor.',
             fix="QNN supports tensors only. Export the model without the operators that read this input.",
         )
     element = value.type.tensor_type.elem_type

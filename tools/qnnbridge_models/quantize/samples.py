@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from qnnbridge_host.graph import shapes
 from qnnbridge_host.numerics.sampling import Feeds, random_samples
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol import elements
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.shown import listed
@@ -94,7 +95,7 @@ def list_files(sources: Iterable[Path]) -> list[Path]:
                 )
             files += sorted(inside, key=_natural)
         elif not source.exists():
-            raise OptionError(f"The calibration file or folder {source} does not exist.")
+            raise OptionError(f"The calibration file or folder {source} does not exist.", **why_missing(source))
         elif source.suffix.lower() not in SUFFIXES:
             raise OptionError(f"{source} is neither a folder nor an .npz or .npy file.")
         else:

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qnnbridge_host.cache.files import work_folder
+from qnnbridge_host.graph.files import existing_model
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError, PlacementRefused
+from qnnbridge_protocol.errors import BridgeError, OptionError, PlacementRefused
 from qnnbridge_tools import arguments, feeds
 from qnnbridge_tools.bench.measuring import (
     DirectProcess,
@@ -206,8 +207,8 @@ def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
     loaded = feeds.load(*arguments.read_one_set(request.inputs))
     if loaded and request.model is None:
         raise OptionError("--input goes with --model: the bundled models have their own inputs.")
-    if request.model is not None and not request.model.exists():
-        raise NoSuchFile(f"There is no model file {request.model}.")
+    if request.model is not None:
+        existing_model(request.model)
     _check_dimensions(request)
     try:
         return _performed(request, loaded, say)

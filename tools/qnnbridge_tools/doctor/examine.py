@@ -269,6 +269,9 @@ def snapshot_text(facts: Facts, machine: Machine) -> str:
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
 
 
+_WRITE_ONE = "Write one on the computer in question: qnnbridge doctor --snapshot FILE"
+
+
 def read_snapshot(path: Path) -> Facts:
     """Return the facts of a snapshot, or of a report of `qnnbridge report`, which ends with a snapshot.
 
@@ -280,9 +283,7 @@ def read_snapshot(path: Path) -> Facts:
         text = path.read_text("utf-8")
         document = json.loads(text[max(0, text.rfind(_SNAPSHOT_BEGIN)) :])
         if not isinstance(document, dict) or document.get("kind") != KIND:
-            raise OptionError(
-                f"{path} is not a snapshot of the doctor.", fix="Write one: qnnbridge doctor --snapshot FILE"
-            )
+            raise OptionError(f"{path} is not a snapshot of the doctor.", fix=_WRITE_ONE)
         if document.get("schema") != SCHEMA:
             raise OptionError(
                 f"{path} has schema {document.get('schema')!r}, this qnnbridge reads {SCHEMA}.",
@@ -293,7 +294,7 @@ def read_snapshot(path: Path) -> Facts:
         # `json` raises RecursionError for deeply nested documents.
         if isinstance(error, OptionError):
             raise
-        raise OptionError(f"{path} is not a snapshot of the doctor: {error}.") from None
+        raise OptionError(f"{path} is not a snapshot of the doctor.", cause=f"{error}.", fix=_WRITE_ONE) from None
 
 
 def _clean(value: Any, machine: Machine) -> Any:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from qnnbridge_host.machine import CATALOGUE_DISTRIBUTION
 from qnnbridge_host.model.releases import Release, for_version, is_final, satisfies
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, NoSuchFile, OptionError
 from qnnbridge_protocol.field_types import read_document
@@ -122,7 +123,7 @@ def _is_folder_of_wheels(path: Path) -> bool:
 
 def _given(path: Path) -> Source:
     if not path.exists():
-        raise NoSuchFile(f"The path {path} of --from does not exist.")
+        raise NoSuchFile(f"The path {path} of --from does not exist.", **why_missing(path))
     if path.is_dir() and not (path / "pyproject.toml").is_file():
         raise OptionError(
             f"The folder {path} of --from contains neither pyproject.toml nor wheels.",
