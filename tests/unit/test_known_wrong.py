@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from qnnbridge_host.model import known_wrong
+from qnnbridge_host.model.conditions import all_true, nearest_places
 from qnnbridge_host.model.graph_index import FileGraph, GraphNode, GraphTensor, read_graph
-from qnnbridge_host.model.known_wrong import all_true, nearest_places
 from qnnbridge_host.model.static_shapes import complete
 from qnnbridge_protocol.shell import ModelInCommands
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.conditions import reduced_axes
 from qnnbridge_host.model.graph_index import GraphNode
-from qnnbridge_host.model.known_wrong import reduced_axes
 from qnnbridge_host.rewrite.rewriting import drop_attribute, for_matches, reshaped, set_attribute
 
 # The first opset in which the axes of a reduction are an input.

@@ -12,8 +12,8 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.conditions import window_of_node
 from qnnbridge_host.model.graph_index import GraphNode
-from qnnbridge_host.model.known_wrong import window_of_node
 from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, for_matches, set_attribute, sliced
 
 

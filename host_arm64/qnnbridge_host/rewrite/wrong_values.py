@@ -13,8 +13,8 @@ import numpy as np
 
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import Editor
+from qnnbridge_host.model.conditions import nearest_places, window_of_node
 from qnnbridge_host.model.graph_index import GraphNode
-from qnnbridge_host.model.known_wrong import nearest_places, window_of_node
 from qnnbridge_host.rewrite.rewriting import (
     LAST,
     LEAST_ARGUMENT,
