@@ -128,7 +128,7 @@ class Background:
 # Function that the host may call. It receives the host's arguments and values, and returns the result to send.
 CalledFunction = Callable[[Mapping[str, Any], list[Any]], tuple[Any, Sequence[Any]]]
 
-# Environment variable: number of seconds that the host waits for one call of a function.
+# Environment variable: number of seconds that the host waits for the result of an application's function.
 TIMEOUT_VARIABLE: Final = "QNNBRIDGE_CALLBACK_TIMEOUT"
 TIMEOUT_S: Final = 300.0
 # Maximum length of an error text that is sent to the host, which only logs it.

@@ -41,10 +41,11 @@ _held: list[object] = []
 
 
 def main(state: str, began: str) -> None:
-    """Bring a host into a state and wait.
+    """Start a host, bring it into a state and wait.
 
     Args:
-        began: a file that the host creates when it is in native code; its folder exists.
+        state: a key of `STATES`.
+        began: path of a file that the host creates as soon as it executes native code. The folder of the path exists.
     """
     if state not in STATES:
         raise SystemExit(f"unknown state {state!r}; known: {', '.join(STATES)}")

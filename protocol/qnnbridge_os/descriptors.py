@@ -69,8 +69,8 @@ class ByteWriter:
     def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
         """Initialize. `write` writes some bytes of the chunks and returns their number; see `blocking_write`."""
         self.write = write
-        # Pending chunks in reverse order. A caller that must know whether an interrupt came before or after the
-        # addition extends this list directly.
+        # Pending chunks in reverse order. A caller that must know whether an interrupt came before or after its
+        # chunks were added does not call `add` but extends this list.
         self.rest: list[memoryview] = []
         self._counts: collections.deque[int] = collections.deque()
         self.torn = False

@@ -158,7 +158,7 @@ RUN_KEYS: Final[frozenset[str]] = frozenset(
     ("disable_synchronize_execution_providers", "gpu_graph_id", "memory.enable_memory_arena_shrinkage")
 )
 
-# Keys of runs that the QNN execution provider reads.
+# Configuration keys of `RunOptions` that the QNN execution provider reads.
 QNN_RUN_KEYS: Final[frozenset[str]] = frozenset(
     (
         "qnn.htp_perf_mode",

@@ -231,9 +231,9 @@ class NumbersReport(Shown, Record):
     def after(self, earlier: NumbersReport) -> NumbersReport:
         """Combine the result of this comparison with the report on all earlier comparisons.
 
-        A difference remains, unless only generated inputs had shown it and a real call agrees. If all comparisons
-        agree, the result contains the worst values. Counts are the larger of both counts; time and duration come
-        from this comparison.
+        An earlier difference remains, unless it was found with generated inputs and this comparison, of a real
+        call, agrees. If all comparisons agree, the result contains the worst values. Each count is the larger count
+        of the two reports; time and duration come from this comparison.
         """
         shown = self
         if earlier.state == "differs" and self.state != "differs":

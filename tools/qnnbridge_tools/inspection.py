@@ -172,7 +172,7 @@ def _is_simulator(platform: str) -> bool | None:
     """
     if platform == "win-arm64":
         return False
-    # An Arm computer with Linux can be either.
+    # Linux on Arm runs on computers with and without a Qualcomm NPU.
     return True if platform.endswith(("x86_64", "amd64")) else None
 
 

@@ -366,9 +366,9 @@ def print_pages(asking: Asking, interval_s: float, order: SortOrder, rounds: int
 
 @contextlib.contextmanager
 def keyboard() -> Iterator[WaitForKey]:
-    """Read keys as they are pressed, without showing them.
+    """Read keys as they are pressed, without showing them. Ctrl+C still interrupts.
 
-    Ctrl+C still interrupts. Without a keyboard only wait.
+    If stdin is not a terminal, the function that is yielded only waits.
     """
     if sys.stdin is None or not sys.stdin.isatty():
         yield _only_wait

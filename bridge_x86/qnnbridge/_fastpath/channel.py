@@ -404,8 +404,10 @@ class CallPlan:
         """Initialize.
 
         Args:
-            inputs: arrays in shared memory to copy the inputs to; ``None`` for an input with a place.
-            outputs: arrays in shared memory that receive the outputs; ``None`` for an output with a place.
+            inputs: arrays in shared memory to which the inputs are copied; ``None`` for an input that is in shared
+                memory already.
+            outputs: arrays in shared memory that receive the outputs; ``None`` for an output for which the
+                application has given shared memory.
         """
         self.number = number
         self.signature = signature

@@ -232,8 +232,8 @@ class IsolationLock:
 
         def enter() -> bool:
             with self._lock:
-                # While a suspect waits for its turn, other calls wait, too. Otherwise a steady stream of calls
-                # would delay the suspect forever.
+                # While a call that may have crashed the host waits to run alone, other calls wait, too. Otherwise a
+                # steady stream of calls would delay it forever.
                 taken = self._inside if alone else (True in self._inside.values() or self._waiting_alone)
                 if taken and not nested:
                     return False

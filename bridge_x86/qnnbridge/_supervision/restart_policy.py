@@ -197,7 +197,7 @@ class RestartPolicy:
         with self._lock:
             now = self._clock.monotonic()
             settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
-            # Reset the attributes, so that a second report of the same death counts as barren, never as productive.
+            # Reset the attributes, so that a second report of the same death counts as a death without progress.
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable

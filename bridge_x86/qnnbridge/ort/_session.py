@@ -142,7 +142,7 @@ class Session(bridge.InferenceSession):
     def _make_for_sizes(self, sizes: Seen) -> bridge.InferenceSession | None:
         from qnnbridge.ort._sizes import make_for_sizes
 
-        # Use the recipe for QNN: if QNN rejected the model with free sizes, this session runs on the CPU.
+        # This session may run on the CPU because QNN rejected the free sizes. With known sizes, try QNN again.
         recipe = dataclasses.replace(self._qnn_recipe, identity=self._remote.recipe.identity)
         made = make_for_sizes(self, recipe, self._timeout, sizes)
         if made is not None:

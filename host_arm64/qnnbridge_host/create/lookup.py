@@ -342,7 +342,7 @@ class SessionCache:
             self._negative.write(self._slow_key, "slow", reason, self._source.label)
 
     def take_use(self) -> Held | None:
-        """Hand over the lock that prevents the eviction of the entry to the caller."""
+        """Return the lock that prevents the eviction of the entry, and which the caller now owns."""
         use, self._use = self._use, None
         return use
 

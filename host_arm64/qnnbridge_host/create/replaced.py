@@ -310,14 +310,14 @@ def _shrink(kept: Sequence[Path], most: int, keep: str) -> None:
 def suggest_fix(
     refusal: PlacementRefused, source: ModelSource, spec: SessionSpec, order: WorkOrder, *, rewritten: bool = False
 ) -> None:
-    """Add `fix=True` and the command to a refusal that a rewrite may prevent. This function never raises.
+    """Add `fix=True` and the command `qnnbridge fix` to a refusal that a rewrite may prevent. Never raises.
 
     Args:
         refusal: the error, which is changed.
         source: the model.
         spec: the session's description.
-        order: the order for the worker that tries the rewrites.
-        rewritten: whether the session was refused with all rewrites, so that only constants for inputs can help.
+        order: request for the worker that tries the rewrites.
+        rewritten: whether all rewrites were already applied. Then only fixed values for inputs can help.
     """
     from qnnbridge_host.cache.key import size_of
     from qnnbridge_host.create.worker import Worker

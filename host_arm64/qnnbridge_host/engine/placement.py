@@ -46,8 +46,9 @@ class PlacementTarget(NamedTuple):
 class SessionOperators(NamedTuple):
     """Properties of a session's operators that determine the advice in an error.
 
-    without_qnn: operators that QNN does not support for any size and type. none_for_qnn: whether this applies to
-        all operators. quantised: whether the session contains QuantizeLinear or DequantizeLinear.
+    without_qnn: operators that QNN never supports, whatever their sizes and types. none_for_qnn: whether QNN
+        supports none of the session's operators. quantised: whether the session contains QuantizeLinear or
+        DequantizeLinear.
     """
 
     without_qnn: tuple[str, ...] = ()

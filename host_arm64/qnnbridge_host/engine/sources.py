@@ -44,10 +44,10 @@ class QnnSource(NamedTuple):
         engine: "wheel", "windowsml" or "folder".
         library: path of the provider's file.
         name: name of the source in messages.
-        version: release of onnxruntime-qnn, or the version in the catalogue.
-        package: the package family, or the distribution.
-        sdk: the QNN SDK's build or its version.
-        release: release of onnxruntime-qnn, if a file contains the number.
+        version: release of the installed onnxruntime-qnn, or the version in the catalogue of Windows.
+        package: package family for "windowsml", otherwise the Python distribution.
+        sdk: build or version of the QNN SDK.
+        release: release of onnxruntime-qnn as read from a file; ``None`` if no file contains it.
         reason: why this source was chosen.
     """
 

@@ -96,7 +96,7 @@ def check_sound(data: bytes, number: int) -> None:
 
 
 class _Jpeg:
-    """Checker of the segments of a JPEG, except for the compressed data, as libjpeg reads them.
+    """Checker of the segments of a JPEG file. It reads segments like libjpeg, and skips the compressed data.
 
     Raises `_Damaged`.
     """

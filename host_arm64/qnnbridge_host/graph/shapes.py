@@ -181,10 +181,10 @@ def forget_inferred(graph: Any) -> list[Any]:
 
 
 def options_text(free: Sequence[FreeAxis], sizes: Mapping[tuple[str, int], int] | None = None) -> str:
-    """Return the `--dim` options that fix these dimensions, with the sizes that `sizes` contains.
+    """Return the `--dim` options that fix free dimensions to the sizes in `sizes`.
 
-    A symbol that would need two different sizes, or that is meaningless ("?") and stands for several axes, is
-    replaced by input and axis.
+    A dimension is named by input and axis, not by its symbol, if the symbol would need two different sizes or is a
+    placeholder ("?") that several axes share.
     """
     known = sizes or {}
     by_name: dict[str, set[int]] = {}

@@ -235,7 +235,7 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
         made = list(scaled_sizes(shape, scales))
     if max(made, default=0) > _MOST_PLACES:
         raise Unknown
-    # ONNX Runtime copies the data if no size changes, for any scales.
+    # If no size changes, ONNX Runtime's Resize copies its input and ignores the scales.
     if made == list(shape):
         return [(list(range(size)), list(range(size))) for size in shape[2:]]
     found = []

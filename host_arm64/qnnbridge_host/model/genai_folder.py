@@ -57,7 +57,7 @@ class PromptWindow:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GenaiStage:
-    """A model file of a folder. runs_on: whether the stage reads the prompt, single tokens, or both."""
+    """An ONNX model of a genai folder. runs_on: whether the model processes the prompt, single tokens, or both."""
 
     name: str
     path: str
@@ -167,8 +167,9 @@ def stage_files(stage: GenaiStage) -> dict[str, int]:
 
 
 def filler(folder: GenaiFolder) -> int | None:
-    """Return a token that genai can pad windows with and that no prompt contains; ``None`` for the config's pad
-    token.
+    """Return a token with which genai can pad a window of a prompt, and which no prompt contains.
+
+    Return ``None`` if the pad token of the model's configuration is such a token.
 
     genai treats each pad token of a prompt as padding, at any position, and silently generates wrong answers.
     Many models use their end token as pad token, and every chat template writes the end token between messages.

@@ -35,7 +35,7 @@ from qnnbridge_protocol.model_records import PREPARED_MANIFEST, folder_refused
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 SCHEMA: Final = 1
-# Key of the document of `prepare` in the metadata of a model package.
+# Metadata key under which `prepare` stores its document in a model package.
 METADATA_KEY: Final = "qnnbridge"
 _LARGEST_BYTES: Final = 16 * 1024 * 1024
 # Context binaries of this and newer architectures also run on later architectures.

@@ -108,7 +108,7 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
 # Columns of a detection list: a box, a score, a class; some also have the number of the image or an angle.
 _LEAST_LIST, _MOST_LIST = 5, 8
 _BOX: Final = 4
-# Minimum number of columns with fractions: one less than a box has, because coordinates at the border are integers.
+# Minimum number of columns with fractions. A box has four coordinates, and one at the image's border is an integer.
 _LEAST_MEASURED: Final = 3
 # Minimum number of rows: fewer rows may be in falling order by chance.
 SORTED_ROWS: Final = 8

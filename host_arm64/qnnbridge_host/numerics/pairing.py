@@ -169,7 +169,7 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
 
 
 def _rows(values: Array, lead: int) -> Array:
-    """Return the values by batch, row and column."""
+    """Return the values in the shape (batch, row, column). lead: number of leading axes that are batch or row."""
     batches = math.prod(values.shape[: lead - 1])
     return values.reshape(batches, values.shape[lead - 1], -1).astype(np.float64)
 

@@ -301,7 +301,7 @@ class InFlight:
     def add(self, request: Request) -> bool:
         """Enter the request into the table. Return False if the table is full."""
         with self._lock:
-            if request.counted:  # calls of a channel do not count, because a channel carries one at a time
+            if request.counted:  # a channel carries one call at a time, so its calls do not count
                 # The second condition limits the requests whose answers are still being written to a slow client.
                 if self._places_taken >= self._limit or self._by_connection >= 2 * self._limit:
                     return False

@@ -125,7 +125,8 @@ class RewriteRun:
         # If the original does not load either, the rewrites are not at fault.
         if not problem or load_problem(self._source) is not None:
             return
-        # Load the result as sessions do: with folded constants ONNX Runtime detects more sizes that do not match.
+        # Load both models with optimization, as sessions do: after folding constants, ONNX Runtime detects more
+        # sizes that do not match.
         of_original = load_problem(self._source, optimize=True)
         if of_original is not None:
             raise ModelError(

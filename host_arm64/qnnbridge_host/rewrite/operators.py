@@ -313,11 +313,10 @@ def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:
 
 
 def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, list[str]]]:
-    """Yield the product of the constants of a Mul or Div and its other factors, and then the same with nested
-    products expanded.
+    """Split a Mul or Div into the product of its constants and its other factors. Yield this split, then the splits
+    with nested products expanded.
 
-    Nested products are expanded because TorchScript's exporter multiplies by x first, and the newer exporter by the
-    constant.
+    TorchScript's exporter multiplies by x first and the newer exporter by the constant, so both orders must match.
     """
     number, factors = 1.0, []
     for place, name in enumerate(node.input):

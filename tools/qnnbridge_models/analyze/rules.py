@@ -517,9 +517,7 @@ Evidence = Callable[[Sequence[str]], str]
 
 
 def _no_evidence(_rows: Sequence[str]) -> str:
-    """Return an empty text: the rows of the table were measured on the simulator, so they need no evidence for
-    it.
-    """
+    """Return an empty string: the rows for the simulator were measured on the simulator itself."""
     return ""
 
 

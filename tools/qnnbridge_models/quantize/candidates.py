@@ -431,10 +431,10 @@ class CandidateChoice:
 
 
 def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> bool:
-    """Return whether the documented recipe's candidate takes part in the choice.
+    """Return whether the candidate of the documented recipe may be chosen.
 
-    If its weights stay float, it is accurate, but not what the user asked for. It then takes part only if the other
-    candidates are not good; if QNN does not run all its nodes, only if they are poor.
+    A candidate with float weights is accurate, but not what the user asked for. It may be chosen only if no other
+    candidate is good; if QNN does not run all its nodes, only if all others are poor.
     """
     if not documented.floats or others_db < _FAIR_DB:
         return True

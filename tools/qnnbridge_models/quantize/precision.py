@@ -1,10 +1,10 @@
 """Choose the nodes whose precision differs from the rest, and measure the cost of quantising single layers.
 
-A node's precision differs if the user selected the node, or if it joins branches of unlike magnitudes. The cost of
-a layer is measured on the float model with only the tensors of this layer quantised.
+A node's precision differs if the user selected the node, or if it joins branches of very different magnitudes. The
+cost of a layer is measured on the float model with only the tensors of this layer quantised.
 
-Each rounding error adds nearly independent noise to the outputs. The noise of a single layer is what leaving this
-layer float would save; a search that splits groups finds the layers that cause most of the noise.
+Each rounding error adds nearly independent noise to the outputs, so a layer that is left in float removes its own
+noise. A search that divides groups of layers finds the layers that cause most of the noise.
 """
 
 from __future__ import annotations

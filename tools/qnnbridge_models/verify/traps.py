@@ -472,7 +472,7 @@ NODE_TRAPS = (
         "QNN computes GridSample with mode nearest wrong (measured: relative error 0.2 to 0.25).",
         "Use mode linear.",
         _saw_grid,
-        # The mode linear was called bilinear until opset 19.
+        # Before opset 20, GridSample's mode linear is named bilinear.
         lambda node: [NodeChange(f"mode {mode}", {"mode": mode}) for mode in ("linear", "bilinear")],
         ("GridSample",),
     ),

@@ -286,7 +286,7 @@ class SdkRoot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForeignQnn:
-    """QNN libraries on a search path of loaders that do not belong to the packages.
+    """QNN libraries that a loader finds on a search path, and that belong to no package which the host uses.
 
     via: the variable with the search path, such as "PATH" or "ADSP_LIBRARY_PATH".
     """

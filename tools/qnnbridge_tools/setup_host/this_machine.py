@@ -258,9 +258,7 @@ def found_machine() -> HostMachine:
 
 
 def host_python(running: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the running Python version; ``None`` if it cannot run a host, so that the host's version is
-    unknown.
-    """
+    """Return the running Python version if it can run a host. Otherwise the host's version is unknown: ``None``."""
     return running if running is not None and running >= OLDEST_HOST_PYTHON else None
 
 
