@@ -186,6 +186,7 @@ def test_a_session_without_sizes_and_chip_gives_plain_commands() -> None:
     assert chosen.in_commands("m.onnx").examine("analyze") == "qnnbridge analyze m.onnx --soc-model 60"
 
 
+@pytest.mark.process
 def test_a_model_refers_to_its_weights_by_name_alone_after_the_suggested_command(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
     weight = onnx.TensorProto(name="w", data_type=1, dims=[4], data_location=onnx.TensorProto.EXTERNAL)

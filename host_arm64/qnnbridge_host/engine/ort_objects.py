@@ -363,9 +363,7 @@ _PLAIN = (str, int, float, bool, type(None))
 def _function(call: ObjectCall, table: frozenset[str]) -> Any:
     name = argument(call, "name", str)
     if name not in table:
-        raise RemoteValueError(
-            f"{name!r:.80} is not one of the functions of ONNX Runtime that an application may call in the host."
-        )
+        raise RemoteValueError(f"{name!r:.80} is not a function that an application may call in the host.")
     found = getattr(bindings, name, None)
     if found is None:
         raise errors.NotImplemented(f"The host's onnxruntime {ort.__version__} does not have {name}.")
