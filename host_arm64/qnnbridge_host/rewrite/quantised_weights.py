@@ -117,7 +117,8 @@ def _readers(editor: Editor, node: Any) -> list[_Reader]:
     found = []
     for reader in editor.uses(node.output[0]) if editor.is_free(node.output[0]) else ():
         data = editor.maker_of(reader.input[0], _DEQUANTIZE)
-        if data is None or reader.input[1] != node.output[0] or reader.domain not in _DOMAINS:
+        is_weight = list(reader.input[1:2]) == [node.output[0]]
+        if data is None or not is_weight or reader.domain not in _DOMAINS:
             return []
         biased = len(reader.input) > 2 and bool(reader.input[2])
         found.append(_Reader(reader.op_type, editor.element(data.input[0]), biased))
