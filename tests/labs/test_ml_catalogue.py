@@ -180,7 +180,7 @@ def test_without_a_network_the_download_is_an_error_with_the_fix(table: Table) -
     [
         ({"create": -2147221164}, [], ["cannot open its catalogue", "0x80040154", "24H2"]),
         ({"enumerate": -2147024891}, [], ["cannot open its catalogue", "0x80070005"]),
-        ({}, [], ["has no provider for QNN", "It is empty", "engine='wheel'"]),
+        ({}, [], ["has no provider for QNN", "The catalogue is empty", "engine='wheel'"]),
         (
             {},
             [{"name": "VitisAIExecutionProvider", "version": "1.8.1"}],

@@ -89,7 +89,7 @@ def check_media(media: Sequence[MediaPart], model: str, modalities: Sequence[str
     """Raise `Refused` for media that the model does not support or the server does not allow."""
     for part in media:
         if part.kind not in modalities:
-            raise wrong(f"The model {model} does not take {_WORDS[part.kind]}; leave this part out.", part.where)
+            raise wrong(f"The model {model} does not accept {_WORDS[part.kind]}; leave this part out.", part.where)
     if len(media) > limits.most_parts:
         text = f"A request may have {limits.most_parts} pictures and recordings, but this request has {len(media)}."
         raise wrong(text, media[limits.most_parts].where)
