@@ -457,8 +457,8 @@ class TestServing:
         ("model", "part", "words"),
         [
             ("tiny", image(picture()), "tiny does not accept pictures"),
-            ("tiny", audio(sound()), "tiny does not take sound"),
-            ("gemma3", audio(sound()), "gemma3 does not take sound"),
+            ("tiny", audio(sound()), "tiny does not accept sound"),
+            ("gemma3", audio(sound()), "gemma3 does not accept sound"),
             ("gemma3", image(picture(100, 60)), "100 x 60 pixels"),
             ("phi4mm", audio(sound(4.0)), "longer than the 3 seconds"),
             ("gemma3", image(b"hello"), "cannot be decoded"),
