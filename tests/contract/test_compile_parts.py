@@ -289,7 +289,8 @@ def test_the_figures_are_those_of_the_output_with_the_largest_relative_differenc
 # --- messages --------------------------------------------------------------------------------------------
 
 
-def test_the_error_for_no_model_names_the_options_of_the_command() -> None:
+def test_the_error_for_no_model_keeps_the_sizes_and_drops_the_advice_for_sessions() -> None:
+    """Commands replace the call by their option: `in_words_of_commands`."""
     refused = PlacementRefused(
         "No node of m.onnx can run on the NPU (3 nodes), and this session forbids the CPU.",
         cause="dynamic",
@@ -300,7 +301,7 @@ def test_the_error_for_no_model_names_the_options_of_the_command() -> None:
     failed = nothing_to_compile(refused)
     assert failed.message == "No node of m.onnx can run on the NPU (3 nodes), so there is nothing to compile."
     assert failed.fix is not None
-    assert "--dim N=SIZE" in failed.fix
+    assert "add_free_dimension_override_by_name('N', SIZE)" in failed.fix
     assert "fallback" not in failed.fix
     assert failed.evidence == refused.evidence
 

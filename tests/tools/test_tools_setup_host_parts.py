@@ -569,7 +569,7 @@ def test_an_unknown_version_is_bad_input() -> None:
         "newest": "a version that this table cannot judge",
     }
     for version, position in words.items():
-        with pytest.raises(OptionError, match=f"has no onnxruntime-qnn {version}") as raised:
+        with pytest.raises(OptionError, match=f"does not contain onnxruntime-qnn {version}") as raised:
             chosen(arm((3, 13)), version)
         assert generated_on() in raised.value.message, "it may have come since"
         assert raised.value.message.endswith(f": it is {position}.")
