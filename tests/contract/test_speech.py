@@ -88,5 +88,5 @@ def test_without_the_rewrites_the_first_call_raises_an_error(
 
 
 def test_a_model_with_attention_cannot_be_split_into_windows(host: qnnbridge.Host, files: dict[str, Path]) -> None:
-    with pytest.raises(qnnbridge.errors.OptionError, match="largest bucket has 8"):
+    with pytest.raises(qnnbridge.errors.OptionError, match="largest bucket has only 8"):
         qnnbridge.InferenceSession(files["vocoder"], None, SOC, host=host, buckets={"frames": 8}, chunk="frames")
