@@ -184,7 +184,7 @@ def test_a_host_that_reads_only_half_a_request_is_a_hang(no_leaks):
     with fake_host() as host:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         stop(host.info.pid)
-        with pytest.raises(errors.HostHung, match=r"did not take a byte|is stopped"):
+        with pytest.raises(errors.HostHung, match=r"did not \w+ any data|is stopped"):
             session.run(None, {"x": LARGE}, retry=0)
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)
 
