@@ -14,13 +14,10 @@ from qnnbridge_os.missing import why_missing
 from qnnbridge_tools.output import loss_error
 
 
-@pytest.mark.parametrize("given", ["pent.onnx", "pnet", "PNET.onnx", "pnet.onn"])
+@pytest.mark.parametrize("given", ["pent.onnx", "pnet", "PENT.onnx", "pnet.onn"])
 def test_a_misspelt_file_gets_the_similar_name_in_its_folder(given: str, tmp_path: Path) -> None:
     for name in ("pnet.onnx", "other.onnx", "w.bin"):
         (tmp_path / name).touch()
-    # A file system that ignores case has the file in capitals.
-    if (tmp_path / given).exists():
-        pytest.skip("the file exists")
     why = why_missing(tmp_path / given)
     assert why["cause"] == f"The folder {tmp_path} does not contain it."
     assert why["fix"] == f'Did you mean "{tmp_path / "pnet.onnx"}"?'

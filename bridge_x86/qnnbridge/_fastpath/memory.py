@@ -210,7 +210,7 @@ class SharedArrays:
                     slab.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child, stop sharing the memory with the parent. The child keeps a copy of the arrays."""
+        """Replace the shared memory of a forked child by a private copy, so that its arrays stay valid."""
         if sys.platform != "win32":
             from qnnbridge_os.sharing import unshare
 

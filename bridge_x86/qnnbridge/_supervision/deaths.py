@@ -295,8 +295,8 @@ def _key(versions: Mapping[str, str]) -> str:
 
 
 def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = False) -> ExitStatus | None:
-    """Return how a process ended. of_worker: whether it is the exit code of the compiler process, which the host
-    reports in the format of its own system."""
+    """Return how a process ended. of_worker: whether `raw` is the exit code of the compiler process. The host
+    reports this code in the format of the host's operating system."""
     from qnnbridge._diagnosis.exit_codes import ExitStatus, from_low_byte
 
     if raw is None:

@@ -198,7 +198,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
 
     Raises:
         OptionError: the package has several components.
-        ContextUnusable: a variant has no model file, or its model file is outside of the folder.
+        ContextUnusable: the model file of a variant is missing, or is outside of the folder.
     """
     components = list(dict.fromkeys(row.component for row in rows))
     if len(components) > 1:
