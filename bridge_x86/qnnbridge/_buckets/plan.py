@@ -61,8 +61,8 @@ def free_dimensions(inputs: Sequence[NodeInfo]) -> tuple[BucketAxis, ...]:
 def name_axes(
     recipe: SessionRecipe, inputs: Sequence[NodeInfo], names: Iterable[str]
 ) -> tuple[SessionRecipe, tuple[NodeInfo, ...]]:
-    """Name axes in the recipe and in the inputs. Each string in `names` has the form ``input:axis``, and becomes the
-    name of that axis.
+    """Name axes in the recipe and in the inputs. Each string in `names` has the form ``input:axis``, and becomes
+    the name of that axis.
 
     ONNX Runtime can fix only dimensions that have a name in the model, so unnamed axes are fixed in a rewritten
     copy of the model.
