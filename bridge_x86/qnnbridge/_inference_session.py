@@ -170,10 +170,10 @@ class InferenceSession(Shown):
         # one remains in use.
         self._runner = runner
         # The runner has imported both modules. An import statement in `run` would take 2 us of each call.
-        from qnnbridge._fastpath.call import Wish
+        from qnnbridge._fastpath.call import OutputPlacement
         from qnnbridge._values.feeds import check_out, deliver, protect
 
-        self._for_outputs = Wish, check_out, deliver, protect
+        self._for_outputs = OutputPlacement, check_out, deliver, protect
         self._inputs = [NodeArg(node) for node in runner.inputs]
         self._outputs = [NodeArg(node) for node in runner.outputs]
         self._overridable = [NodeArg(node) for node in runner.overridable]
@@ -215,10 +215,10 @@ class InferenceSession(Shown):
                 limits = CallLimits(timeout, retry, on_deadline).checked()
             names = None if output_names is None else self._names(output_names, input_feed)
             if out is not None or borrow:
-                make_wish, check_out, deliver, protect = self._for_outputs
+                place_outputs, check_out, deliver, protect = self._for_outputs
                 arrays = None if out is None else check_out(out, names or self._runner.output_names)
-                wish = make_wish(arrays, "borrowed" if arrays is None else "")
-                results = self._runner.run(names, input_feed, run_options, limits, wish)
+                output_placement = place_outputs(arrays, "borrowed" if arrays is None else "")
+                results = self._runner.run(names, input_feed, run_options, limits, output_placement)
                 return protect(results) if arrays is None else deliver(results, arrays)
             return self._runner.run(names, input_feed, run_options, limits)
         except BridgeError as error:

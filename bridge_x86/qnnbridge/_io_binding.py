@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
-from qnnbridge._fastpath.call import Wish
+from qnnbridge._fastpath.call import OutputPlacement
 from qnnbridge._fastpath.memory import SHARED_BYTES, ArraySource, SharedBlock, allocate
 from qnnbridge._options.providers import require_cpu
 from qnnbridge._values.feed_rules import INVALID_ARGUMENT, Node, check_tensor, checked_shape, element_from, rule_of
@@ -342,7 +342,7 @@ class BoundValues:
 
     Attributes:
         feed: the inputs.
-        wish: the arrays to which the host must write the outputs.
+        output_placement: the arrays to which the host must write the outputs.
     """
 
     def __init__(
@@ -371,7 +371,7 @@ class BoundValues:
             for value, array in zip(outputs, out, strict=True)
             if value is not None and array is not None and id(array) in fed and _is_shared(array)
         ]
-        self.wish = Wish(out, fresh="writable", in_place=bool(self._in_place))
+        self.output_placement = OutputPlacement(out, fresh="writable", in_place=bool(self._in_place))
 
     def lose(self, error: StateLost | DeadlineExceeded) -> None:
         """Mark the values that a run changes in place as lost, because the run failed or missed its deadline."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from qnnbridge._buckets.padding import PaddingReport
     from qnnbridge._buckets.variants import BucketStatus, Progress
-    from qnnbridge._fastpath.call import Names, Wish
+    from qnnbridge._fastpath.call import Names, OutputPlacement
     from qnnbridge._session import SessionRecipe
     from qnnbridge._session.remote_session import RemoteSession
     from qnnbridge._session.runs import RunOptions
@@ -58,7 +58,7 @@ class Runner(Protocol):
         feed: Mapping[str, Any],
         run_options: RunOptions | Any,
         limits: CallLimits,
-        wish: Wish | None = None,
+        output_placement: OutputPlacement | None = None,
     ) -> list[Any]:
         """Run the model and return the outputs with the types that the application receives."""
         ...

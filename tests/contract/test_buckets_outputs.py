@@ -465,7 +465,7 @@ def test_every_session_warns_of_padding_that_changes_results(
         ) as session:
             assert session.buckets is not None
             assert session.buckets.decided == ""
-            assert session.run(None, random(1, 3, 5))[0].shape == (1, 3, 5), "the wish is followed"
+            assert session.run(None, random(1, 3, 5))[0].shape == (1, 3, 5), "the requested shape is used"
             found.setdefault(name, []).append(session.buckets)
             assert (session.verified.state == "differs") == (name == "m")
             assert ("padding changes results" in session.verified.reason) == (name == "m")

@@ -201,8 +201,8 @@ def test_quantised_types_that_qnn_lacks_are_named(tmp_path: Path) -> None:
     from qnnbridge_models.quantize import QuantizeOptions, QuantizeSettings, quantize_model
 
     source = models.saved(models.conv_net(), tmp_path / "f.onnx")
-    wish = QuantizeOptions(random=2, settings=QuantizeSettings(activation_type="uint8"))
-    quantize_model(source, tmp_path / "q.onnx", wish)
+    options = QuantizeOptions(random=2, settings=QuantizeSettings(activation_type="uint8"))
+    quantize_model(source, tmp_path / "q.onnx", options)
     good = analyze_model(tmp_path / "q.onnx", offline=True)
     assert shares_of(good, good.best).useful_share[0] == 1
     made = onnx.load(str(tmp_path / "q.onnx"))

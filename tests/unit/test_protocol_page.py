@@ -204,7 +204,7 @@ def test_the_fields_of_hello_equal_those_of_the_code() -> None:
 
 def test_the_features_equal_those_of_the_code() -> None:
     assert set(names("HELLO", "feature")) == FEATURES | {DAEMON_FEATURE}
-    assert set(names("HELLO", "wish")) == {MAKE_WAY_FEATURE, LEAVE_FEATURE}
+    assert set(names("HELLO", "client's feature")) == {MAKE_WAY_FEATURE, LEAVE_FEATURE}
 
 
 def moves(cell: str, state: State) -> dict[Kind, State]:

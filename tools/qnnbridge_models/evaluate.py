@@ -386,8 +386,8 @@ def evaluate_model(
             named.append((one.name, _sized(there, dims, work / f"quantized{number}", may_be_fixed=True)))
         if options.calibration:
             made = work / "made.onnx"
-            wish = QuantizeOptions(calibration=options.calibration, large=True)
-            quantize_model(named[0][1], made, wish, on_progress=on_progress, own_process=True)
+            quantize_options = QuantizeOptions(calibration=options.calibration, large=True)
+            quantize_model(named[0][1], made, quantize_options, on_progress=on_progress, own_process=True)
             named.append(("quantised with the defaults", made))
         simulated = "qnn" in options.providers and bool(host.info.simulator)
         provider_options, chip = with_simulated_chip(options.provider_options, simulated)

@@ -25,7 +25,7 @@ Feed = dict[str, Any]
 Out = Sequence["Array | None"]
 
 
-class Wish(NamedTuple):
+class OutputPlacement(NamedTuple):
     """Options for the memory of a call's outputs.
 
     Attributes:

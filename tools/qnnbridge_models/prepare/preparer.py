@@ -140,7 +140,7 @@ def quantize(
     target = folder / MODELS / f"{model.stem}_quantized.onnx"
 
     def do() -> tuple[list[Path], dict[str, Any]]:
-        wish = QuantizeOptions(
+        quantize_options = QuantizeOptions(
             calibration=options.calibration,
             seed=options.seed,
             settings=options.quantizing,
@@ -148,7 +148,7 @@ def quantize(
             large=True,
         )
         with ShownProgress() as progress:
-            result = quantize_model(model, target, wish, on_progress=progress, own_process=True)
+            result = quantize_model(model, target, quantize_options, on_progress=progress, own_process=True)
         return list(result.files), quantization.document(result)
 
     # Include the versions of onnx and onnxruntime, because another quantizer version may write a different model.
