@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Runner(Protocol):
     """Run the calls of an `InferenceSession`. Errors have qnnbridge's classes, not onnxruntime's.
 
-    inputs, outputs, overridable: inputs, outputs and overridable initializers of the model. checker: checks the
-    inputs of calls. remote: the session in the host; with buckets, the first variant's session.
+    inputs, outputs, overridable: inputs, outputs and overridable initializers of the model. checker: checker for
+    the inputs of calls. remote: the session in the host; with buckets, the first variant's session.
     """
 
     remote: RemoteSession
@@ -50,7 +50,7 @@ class Runner(Protocol):
     def verified(self) -> NumbersReport: ...
 
     def announce(self, session: object) -> None:
-        """Call the functions in `remote_runner.watchers` for the `InferenceSession`."""
+        """Report a new session to the functions in `remote_runner.watchers`, for example of a test."""
 
     def run(
         self,
@@ -60,7 +60,7 @@ class Runner(Protocol):
         limits: CallLimits,
         output_placement: OutputPlacement | None = None,
     ) -> list[Any]:
-        """Run the model and return the outputs with the types that the application receives."""
+        """Run the model. Return the outputs as numpy arrays or other Python objects for the application."""
         ...
 
     def run_values(

@@ -39,7 +39,7 @@ def numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("QNNBRIDGE_CACHE", "1")
     monkeypatch.delenv("QNNBRIDGE_VERIFY")
     # The calls of a test follow each other immediately.
-    monkeypatch.setattr(numbers_check, "LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr(numbers_check, "DECISION_INTERVAL_S", 0.0)
     monkeypatch.setattr(fast_calls, "UPKEEP_INTERVAL_S", 0.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", qnnbridge.NumbersWarning)
@@ -183,7 +183,7 @@ def test_calls_of_the_fast_path_are_examined_only_when_a_comparison_is_due(
         run(session, INNER, 2)
         compared(session, 2)
         monkeypatch.setattr(numbers_check, "FIRST_CALLS", 0)
-        monkeypatch.setattr(numbers_check, "LOOK_EVERY_S", 3600.0)
+        monkeypatch.setattr(numbers_check, "DECISION_INTERVAL_S", 3600.0)
         monkeypatch.setattr(fast_calls, "UPKEEP_INTERVAL_S", 3600.0)
         run(session, INNER)
         looked.clear()

@@ -121,17 +121,18 @@ class SessionRecipe:
         return self.cache if isinstance(self.cache, CacheSettings) else cache_settings(wanted=self.cache)
 
     def source(self, fingerprint: str) -> Source | None:
-        """Return path or hash, size and dates of the model. They identify the model before a host has read it."""
+        """Return path or hash, size and dates of the model, which identify it before a host has read it."""
         path = self.spec.model_path
         if path is None:
-            # For a model without external files, the fingerprint is the hash of the bytes.
+            # Use the fingerprint as the hash: for a model without external files both are the same.
             return fingerprint, len(self.data or b""), 0
         try:
             status = os.stat(path)
         except OSError:
             return None
-        # Include the inode, which changes if the file is replaced by one of the same size and date, and the ctime,
-        # which changes on POSIX if the file is written. If they changed otherwise, the host compares the contents.
+        # Include the inode, which changes if the file is replaced by a file of the same size and date, and the
+        # ctime, which changes on POSIX if the file is written. If only these numbers changed, the model is not
+        # recognized here, and the host compares the contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 

@@ -58,7 +58,7 @@ LOG_TIMEOUT_S: Final = 1.0
 # Environment variable. ``warn``: accept a compiled model even if the host has found a reason why the model cannot
 # run.
 CONTEXT_CHECK_VARIABLE: Final = "QNNBRIDGE_CONTEXT_CHECK"
-# Seconds until the first progress message. Sessions from the cache are ready earlier and log nothing.
+# Seconds until the first progress message. Sessions from the cache are created in less time, so they log nothing.
 FIRST_WORD_S: Final = 2.0
 WORD_EVERY_S: Final = 15.0
 # Seconds after which progress messages become warnings, because by default users only see warnings.
@@ -70,6 +70,7 @@ _STAGES: Final = {
     "compiling": "{} is being compiled for QNN; the result is kept for later sessions",
 }
 
+# Notices that this process has shown.
 _said: set[str] = set()
 _said_lock = renew_in_forks(Lock())
 
@@ -146,9 +147,8 @@ class Created:
 
     session: number of the session. blame: fingerprint (of a cache entry) to which a later crash is attributed; ""
     for the model's own. shared: whether another application of the daemon has the same session. numbers: cached
-    verdict of
-    earlier comparisons with the CPU. fixed: rewrites of the model, one line for each. fix: the rewrites that the
-    host has chosen. disabled_optimizers: optimizers of ONNX Runtime that the host left out.
+    verdict of earlier comparisons with the CPU. fixed: rewrites of the model, one line for each. fix: the rewrites
+    that the host has chosen. disabled_optimizers: optimizers of ONNX Runtime that the host left out.
     """
 
     session: int
@@ -247,8 +247,8 @@ def create(
         while_busy: function to call after the request has been sent, while the host works.
     """
     cancellation = None if request.again else request.recipe.cancellation
-    # The flag cancels only the creation that the application requested. If a later call must create the session
-    # again, a flag that was set for another session must not cancel that creation.
+    # The flag cancels only the creation that the application requested. Ignore the flag if a later call creates the
+    # session again, because the application may have set the flag for another session meanwhile.
     if cancellation is not None and cancellation.terminate:
         raise _load_canceled(request.recipe)
     header, buffers = request.message(deadline)
@@ -263,7 +263,7 @@ def create(
         while_busy()
 
     try:
-        # Repeat settings of the application that apply to a whole process (thread pools, for example) in each new
+        # Some settings of the application apply to a whole process, for example thread pools. Make them in each new
         # host before its first session.
         host.repeat_remembered(process, deadline)
         with (
@@ -281,8 +281,8 @@ def create(
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         raise enrich_from_stderr(error, process.stderr, request_id, news.log_timeout_s) from None
-    # A response with wrong fields comes from another version or a damaged host. Treat it as a protocol error, which
-    # ends the connection, and not as an error of the caller.
+    # Wrong fields in the response mean that the host has another version or is damaged. `read_record` raises a
+    # protocol error, which ends the connection.
     created = read_record(Created, frame.header, "session.create")
     return dataclasses.replace(created, info=_with_cause(created.info, process, request_id[-1]))
 
@@ -410,7 +410,7 @@ def _is_new(text: str) -> bool:
 
 def _with_cause(info: SessionInfo, process: HostProcess, request_id: int) -> SessionInfo:
     """Return the session's info. If QNN did not start and runs no node of the session, add the reason from the
-    host's log; the response contains only the outcome."""
+    host's log, because the response does not contain it."""
     placement = info.placement
     if not (placement.known and placement.backend and not placement.qnn_nodes):
         # Discard the log lines of a successful creation to free memory.

@@ -120,8 +120,8 @@ def run(
         signature = signature or find(names, feed) if plan is None else plan.signature
         if signature is None or signature.slow:
             return None
-        # If an array for an output does not fit, use the connection, which converts the output or raises an error.
-        # With a plan all arrays fit, because their types and shapes are part of the key.
+        # If an array of `out` has another type or shape than the output, use the connection, which converts the
+        # output or raises an error. With a plan all arrays fit, because their types and shapes are part of the key.
         if plan is None and (signature.not_before > monotonic() or not fits(out, signature)):
             return None
         if plans is None:
@@ -130,8 +130,9 @@ def run(
                 return None
         channel = plans.channel
         channel.context = remote.context
-        # The host may read and write these arrays until the call ends, even if the caller abandons it, so the
-        # channel keeps them alive. Set this before sending, because an exception may occur between two lines.
+        # The host may read and write the arrays in `key` until the call ends, even after the caller has abandoned
+        # the call, so the channel keeps them alive. Set `pinned` before sending, because an exception may occur at
+        # any line.
         channel.pinned = key
         if plan is None:
             plan = _plan(session, plans, key, signature, deadline)
@@ -140,12 +141,12 @@ def run(
         plan.used = True
         if on_channel is not None:
             # After `on_channel` another thread may cancel the call. If the call is then not sent, the cancellation
-            # would apply to the next call on this channel. So mark the channel as broken until the answer.
+            # would apply to the next call on this channel. So mark the channel as broken until the answer arrives.
             channel.broken = True
             on_channel(process, channel)
         # The deadline does not apply to the copy, which takes a short time.
         plan.put_in(key.arrays)
-        # With several threads the counters are not exact, which is sufficient for statistics.
+        # Several threads may change the counters at once. The lost counts do not matter for statistics.
         host.sharing.shared_calls += 1
         remote.calls += 1
         head = channel.exchange(channel.to_call, plan.number, deadline)
@@ -194,7 +195,7 @@ def _plan(
     except ProtocolDesync:
         raise
     except (BridgeError, NoSharedMemory):
-        # If the error applies to the call, the slow path raises it.
+        # Use the slow path, which raises the error again if it concerns the call and not only the plan.
         signature.not_before = monotonic() + REFUSED_S
         return None
 
@@ -218,13 +219,13 @@ def _periodic_checks(remote: ReplayingSession, process: HostProcess, feed: Feed)
         return False
     if remote.host.log_function is not None:
         return False
-    # Set this before reading the quarantine's file, so that other threads do not read it at the same time.
+    # Set the time before reading the quarantine's file, so that other threads do not read the file, too.
     remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:
         supervisor.check_quarantine(remote.context)
     except ModelQuarantined:
         return False
-    # Choose the calls that are compared here, because a check in each call would slow all of them.
+    # Decide here, once a second, whether to compare the call with the CPU: a check in every call would be slow.
     if remote.wants_comparison is not None and remote.wants_comparison(feed.values()):
         return False
     remote.host.before_call(process)
@@ -242,8 +243,8 @@ def _settle(
     key: CallKey,
     out: Out | None,
 ) -> None:
-    """Clean up after a failed or interrupted call. Raise `FastCallFailed` unless the exception came from the
-    caller."""
+    """Clean up after a failed or interrupted call. Raise `FastCallFailed`, unless the exception interrupted the
+    call (KeyboardInterrupt, for example)."""
     # Whether the host may have overwritten an input of the call. Check `busy`, too: an interrupt may occur after
     # the call was written and before `sent` is set.
     in_place = (channel.sent or channel.busy) and any(
@@ -259,10 +260,9 @@ def _settle(
             error = CallTimedOut(_give_up(process, channel) if channel.sent else "not-started")
         elif isinstance(error, ProtocolDesync):
             error = process.channel.fail(error)
-        # All other interruptions come from outside: KeyboardInterrupt, SystemExit, an exception of a signal
-        # handler.
+        # The call was interrupted by KeyboardInterrupt, SystemExit or an exception of a signal handler.
         elif channel.busy and not isinstance(error, (ChannelFailed, ChannelRetired, CallTimedOut)):
-            # Cancel the call, after Ctrl+C for example. The host may have received it before `sent` was set.
+            # Cancel the call even if `sent` is not set, because the host may have received it already.
             _give_up(process, channel)
     except (ChannelFailed, ChannelRetired, CallTimedOut, BridgeError) as found:
         error = found

@@ -8,13 +8,13 @@ Thread-safe.
 
 Which calls are compared::
 
-    open ──── the first call, and each call with content until one settles it ────> agrees, differs, unknown
-    agrees ── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the model ──> agrees, differs
+    no verdict ── the first call, then calls with content until one gives a verdict ──> agrees, differs, unknown
+    agrees ────── the 2nd, 4th, 8th, 16th … call, counted over all sessions of the model ──> agrees, differs
 
 A call whose inputs are nearly constant does not prove agreement: the results for zeros may agree although the
 results for a photo differ. Later comparisons of a session take at most `FREE_S` seconds plus the fraction
-`SHARE_OF_TIME` of the session's lifetime. After `FIRST_CALLS` calls, a session decides only once per `LOOK_EVERY_S`
-whether to compare a call, so that all other calls are not slowed down.
+`SHARE_OF_TIME` of the session's lifetime. After `FIRST_CALLS` calls, a session decides only once per
+`DECISION_INTERVAL_S` whether to compare a call, so that all other calls are not slowed down.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 _log = log_of("qnnbridge.numbers")
 
 VERIFY_VARIABLE: Final = "QNNBRIDGE_VERIFY"
-# Time limit in seconds of a comparison in the background. When it expires, the host ends the process that computes
-# on the CPU.
-PATIENCE_S: Final = 300.0
+# Time limit in seconds of a comparison in the background. When it expires, the host ends the process that runs the
+# model on the CPU.
+BACKGROUND_TIMEOUT_S: Final = 300.0
 # Additional seconds to wait for the response after the time limit that the host applies.
 ANSWER_S: Final = 5.0
 NOT_RUN: Final = "the session has not run yet"
@@ -63,18 +63,18 @@ SHARE_OF_TIME: Final = 0.01
 # Seconds that later comparisons may take in addition, so that the first of them happen soon after the start.
 FREE_S: Final = 5.0
 # Minimum seconds between two decisions whether to compare a call.
-LOOK_EVERY_S: Final = 1.0
-# Number of calls after which `LOOK_EVERY_S` applies. All earlier calls are considered, because the calls of a
-# program differ most at its start.
+DECISION_INTERVAL_S: Final = 1.0
+# Number of calls after which `DECISION_INTERVAL_S` applies. All earlier calls are considered, because the calls of
+# a program differ most at its start.
 FIRST_CALLS: Final = 32
 # Base of the schedule for calls without content: calls number 1, 4, 16 and so on are compared. Such a comparison
 # can show a difference, but cannot prove agreement.
-_OF_CONSTANT: Final = 4
+_CONSTANT_BASE: Final = 4
 
-# Minimum number of values of an input with content. Smaller inputs are sizes, flags and the like.
-LEAST_VALUES: Final = 8
+# Minimum number of values of an input with content. Smaller inputs are usually sizes or flags.
+MIN_VALUES: Final = 8
 # Number of values that are sampled from an input.
-MOST_VALUES: Final = 4096
+SAMPLE_SIZE: Final = 4096
 # An input counts as constant if the ratio of its standard deviation to its largest value is below this, as in an
 # empty picture with sensor noise.
 NEARLY_CONSTANT: Final = 0.02
@@ -106,7 +106,7 @@ Kind = Literal["", "constant", "content"]
 
 
 class HasCalls(Protocol):
-    """Protocol of an object that counts calls."""
+    """Interface of an object whose attribute `calls` is the number of calls so far."""
 
     calls: int
 
@@ -117,7 +117,7 @@ class WholeCalls:
 
     Args:
         spec: specification of the session without the sizes of a variant.
-        parts: description of how a call is divided into runs. Each way to divide has a separate verdict.
+        parts: description of how a call is divided into runs. Each division has a separate verdict in the cache.
         constants: values of the inputs that the application does not feed.
         counter: the object that counts the calls.
     """
@@ -134,7 +134,7 @@ class NumbersCheck:
     Args:
         remote: the session, which must have been created.
         mode: "warn" compares in the background; "raise" compares before the call returns.
-        whole: describes the calls if their outputs are joined from runs of several sessions.
+        whole: description of the calls, if their outputs are joined from several runs.
         ignore_kept: whether to ignore the verdicts of earlier sessions.
     """
 
@@ -147,9 +147,9 @@ class NumbersCheck:
         self._whole = whole
         self._counter: HasCalls = remote if whole is None else whole.counter
         self._lock = Lock()
-        # Whether calls of this session are compared, and the time of the next decision.
-        self._looks = False
-        self._next_look = 0.0
+        # Whether calls of this session are compared, and the time before which `wants` chooses no call.
+        self._compares = False
+        self._next_decision = 0.0
         # Kind of the call that is being compared. A call with content is compared even during the comparison of a
         # call without content.
         self._busy: Kind = ""
@@ -169,12 +169,12 @@ class NumbersCheck:
             kept = remote.numbers
             # The host has counted the creation of the session as its first call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
-            # Do not compare a model that already has a verdict, or a compiled model, which the CPU cannot run.
-            self._looks = kept.state == "agrees" and not remote.recipe.compiled
+            # Later calls are compared only if the earlier verdict is "agrees". The CPU cannot run a compiled model.
+            self._compares = kept.state == "agrees" and not remote.recipe.compiled
             age_s = abs(time.time() - kept.when)
             self._spent_s = max(0.0, kept.seconds - SHARE_OF_TIME * age_s)
         else:
-            self._report, self._looks = NumbersReport("pending", reason=NOT_RUN), True
+            self._report, self._compares = NumbersReport("pending", reason=NOT_RUN), True
 
     def _at_fork_reinit(self) -> None:
         """Discard a comparison that was running at the fork: its thread does not exist in the child."""
@@ -190,28 +190,28 @@ class NumbersCheck:
     @property
     def is_open(self) -> bool:
         """Whether no comparison has led to a verdict yet."""
-        return self._looks and self._report.state != "agrees"
+        return self._compares and self._report.state != "agrees"
 
-    def known_before(self) -> None:
+    def report_earlier_difference(self) -> None:
         """If an earlier session found a difference, warn or raise `NumbersDiffer`."""
         if self._mode != "off" and self._report.state == "differs":
             self._warn_or_raise(self._report)
 
     def wants(self, values: Iterable[Any]) -> bool:
-        """Return whether to compare the call with these inputs. The call has not been counted yet."""
-        if not self._looks:
+        """Return whether to compare the next call, whose inputs are `values`."""
+        if not self._compares:
             return False
         number, now = self._counter.calls + 1, time.monotonic()
         early = number < FIRST_CALLS
         if early:
-            # Make the fast path run its periodic checks, which include this one, at the next call.
+            # Make the fast path call this method again at the next call, not only once a second.
             self._remote.next_upkeep = 0.0
-        if self._busy == "content" or now < self._next_look:
+        if self._busy == "content" or now < self._next_decision:
             return False
         if self._is_due(number, values, now):
             return True
         if not early:
-            self._next_look = now + LOOK_EVERY_S
+            self._next_decision = now + DECISION_INTERVAL_S
         return False
 
     def _is_due(self, number: int, values: Iterable[Any], now: float) -> bool:
@@ -224,7 +224,7 @@ class NumbersCheck:
             return False
         # Compare the first call even without content, because the comparison can show a difference.
         tried = self._unsettled["content" if content else "constant"]
-        due = number >= (2 if content else _OF_CONSTANT) ** tried
+        due = number >= (2 if content else _CONSTANT_BASE) ** tried
         return due and (not tried or self._has_time(now))
 
     def _has_time(self, now: float) -> bool:
@@ -253,7 +253,7 @@ class NumbersCheck:
         kind: Kind = "content" if has_content(value for _, value, _ in feeds) else "constant"
         with self._lock:
             # Skip this call, because a call of another thread is being compared.
-            if not self._looks or self._busy in ("content", kind):
+            if not self._compares or self._busy in ("content", kind):
                 return
             self._busy = kind
         background = self._mode == "warn" and not ahead
@@ -269,7 +269,7 @@ class NumbersCheck:
             return
         header |= {"constant": kind == "constant", "again": self._ignore_kept}
         if background:
-            header |= {"patient": True, "budget_s": PATIENCE_S}
+            header |= {"patient": True, "budget_s": BACKGROUND_TIMEOUT_S}
             # Copy the values: the application may change its arrays during the comparison.
             copies = tuple(bytes(buffer) for buffer in buffers)
             if self._report.state != "agrees":
@@ -278,7 +278,7 @@ class NumbersCheck:
             return
         if ahead:
             header["of"] = MADE_UP
-        report = self._ask(header, buffers, PATIENCE_S if ahead else self._remote.timeout_s)
+        report = self._ask(header, buffers, BACKGROUND_TIMEOUT_S if ahead else self._remote.timeout_s)
         if self._take(report, calls, kind):
             self._warn_or_raise(self._report)
 
@@ -332,7 +332,7 @@ class NumbersCheck:
             # Compare further calls if this comparison was not conclusive, but not if the results cannot be compared
             # at all.
             shows_nothing = self._report.state == "unknown" and bool(self._report.outputs)
-            self._looks = self._mode != "off" and (self._report.state == "agrees" or shows_nothing)
+            self._compares = self._mode != "off" and (self._report.state == "agrees" or shows_nothing)
             return self._report.state == "differs" and before.state != "differs"
 
     def samples(self, timeout_s: float | None) -> dict[str, Any]:
@@ -353,7 +353,8 @@ class NumbersCheck:
 
         recipe, whole = self._remote.recipe, self._whole
         spec = recipe.spec if whole is None else whole.spec
-        if self._remote.fix is not None and whole is None:  # the CPU must run the model with the same rewrites, too
+        # The session runs a rewritten model, so the CPU must run the model with the same rewrites.
+        if self._remote.fix is not None and whole is None:
             spec = dataclasses.replace(spec, fix=self._remote.fix)
         if whole is not None:
             feeds = [*feeds, *((name, value, None) for name, value in whole.constants.items())]
@@ -380,8 +381,8 @@ class NumbersCheck:
         if self._remote.live is not None:
             header["session"] = self._remote.live.session
         if whole is not None:
-            header |= {"parts": whole.parts, "of": "the inputs of a call in several parts"}
-        # Lets the host check whether the file has changed since the session was created.
+            header |= {"parts": whole.parts, "of": "the inputs of a call that ran in several parts"}
+        # With these fields the host checks whether the file has changed since the session was created.
         if recipe.identity is not None:
             header |= {"fingerprint": recipe.fingerprint, "files": [list(file) for file in recipe.identity.files]}
         buffers += tuple(encoder.buffers)
@@ -421,7 +422,7 @@ class NumbersCheck:
         inherit(caller)
         report = self._ask(header, buffers, None)
         if self._take(report, header["calls"], kind):
-            # The application may have turned warnings into errors, which nobody could handle in this thread.
+            # The application may have turned warnings into errors, which no code would handle in this thread.
             with contextlib.suppress(Warning):
                 self._warn_or_raise(self._report)
 
@@ -445,7 +446,7 @@ def has_content(values: Iterable[Any]) -> bool:
     import numpy as np
 
     arrays = [value for value in values if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"]
-    arrays = [array for array in arrays if array.size >= LEAST_VALUES]
+    arrays = [array for array in arrays if array.size >= MIN_VALUES]
     return not arrays or any(map(_varies, arrays))
 
 
@@ -454,7 +455,7 @@ def _varies(array: Any) -> bool:
 
     # A sample is sufficient, and takes the same time for inputs of any size.
     flat = array.reshape(-1)
-    some = flat[:: max(1, flat.size // MOST_VALUES)]
+    some = flat[:: max(1, flat.size // SAMPLE_SIZE)]
     if array.dtype.kind == "b":
         return False
     values = some.astype(np.float64)
@@ -463,7 +464,7 @@ def _varies(array: Any) -> bool:
         return False
     low, high = float(values.min()), float(values.max())
     if array.dtype.kind in "iu" and high - low < 2:
-        return False  # integers that differ by at most 1: a mask, or ids of padding
+        return False  # integers that differ by at most 1 are usually a mask or the ids of padding tokens
     return float(values.std()) > NEARLY_CONSTANT * max(abs(low), abs(high))
 
 
@@ -498,10 +499,10 @@ def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffe
         else "Save the model to a file and find the node with `qnnbridge verify`."
     )
     if "qnnbridge fix" in report.cause and recipe.spec.fix is not None and recipe.spec.fix.when == "never":
-        fix += " Or create the session without fix=False, which then uses a rewritten copy of the model."
+        fix += " Or create the session without fix=False: it then uses a rewritten copy of the model."
     if report.cause.startswith(OPTIMIZER):
         # QNN is not the cause: ONNX Runtime's optimizer changed the graph before QNN compiled it.
-        fix = "Create the session again; it then omits that optimizer."
+        fix = "Create the session again: the new session does not use this optimizer."
     return NumbersDiffer(
         f"{label} computes different results on QNN than on the CPU.",
         cause=f"Output {worst or report.reason}." + (f" {report.cause}" if report.cause else ""),

@@ -55,11 +55,11 @@ class RemoteRunner:
 
     Args:
         retry: how often a call is repeated in a new host if the host dies during the call.
-        creation: time limit and number of repetitions of the creation.
+        creation: limits for creating the session: time limit and number of repetitions.
         timeout: the default time limit of calls, in seconds.
         warn: warns the application that the session runs on the CPU.
-        chooses_calls: whether the runner chooses the calls that are compared with the CPU. ``False`` if the
-            runner's owner chooses them, because it changes the outputs before the application receives them.
+        chooses_calls: whether the runner chooses the calls that are compared with the CPU. ``False`` for a variant
+            of a session with buckets: the session changes the outputs first, and chooses the calls itself.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RemoteRunner:
             self._numbers = NumbersCheck(remote, verify_mode(recipe.verify))
             remote.wants_comparison = self._numbers.wants if chooses_calls else None
             try:
-                self._numbers.known_before()
+                self._numbers.report_earlier_difference()
             except BridgeError:
                 remote.close()
                 raise
@@ -107,7 +107,7 @@ class RemoteRunner:
 
     def _warn_of_placement(self, warn: Warn) -> None:
         remote, recipe, placement = self.remote, self.remote.recipe, self.remote.info.placement
-        if placement.backend not in ("", "htp"):  # imported here because only modes that compare need it
+        if placement.backend not in ("", "htp"):
             from qnnbridge_protocol.config_keys import BACKENDS_WITHOUT_RESULTS
 
             no_results = BACKENDS_WITHOUT_RESULTS.get(placement.backend)
@@ -180,7 +180,7 @@ class RemoteRunner:
             feeds = self.checker.check(check.samples(left_s))
         # `samples` raises `OptionError` for inputs that cannot be generated, such as strings or free dimensions.
         except OptionError:
-            return  # the application's first call is compared instead
+            return  # the first call of the application is compared later
         results = self.remote.run(None, feeds, None, CallLimits(left_s, self.remote.retry))
         self.remote.calls += 1
         check.compare_call(self.output_names, feeds, results, ahead=True)
@@ -217,7 +217,7 @@ class RemoteRunner:
         remote, failed = self.remote, None
         # A plan of the fast path has no run options (tags, `terminate`, profiling), so a call with options takes
         # the slow path.
-        if run_options is None and feed.__class__ is dict and (limits is NO_LIMITS or remote.may_go_quick(limits)):
+        if run_options is None and feed.__class__ is dict and (limits is NO_LIMITS or remote.may_be_fast(limits)):
             timeout = self._timeout if limits.timeout is None else limits.timeout
             try:
                 results = self._run_fast(remote, self._known.find, names, feed, timeout, output_placement)
@@ -255,7 +255,7 @@ class RemoteRunner:
         bound = BoundValues(self.remote.host, inputs, outputs)
         try:
             results = None
-            if self.remote.may_go_quick(limits):
+            if self.remote.may_be_fast(limits):
                 timeout = self._timeout if limits.timeout is None else limits.timeout
                 try:
                     results = self._run_fast(
@@ -384,8 +384,8 @@ _MODULES_OF_RUNS = (
 def _load_modules_of_runs() -> None:
     """Import all modules that a session needs later, while the host creates the session.
 
-    Later runs do not wait for an import, and a program may drop its privileges or change its root folder
-    (`os.chroot`) after it has created its sessions.
+    So no run waits for an import, and a program may drop its privileges or change its root folder (`os.chroot`)
+    after it has created its sessions.
     """
     for name in _MODULES_OF_RUNS:
         importlib.import_module(name)

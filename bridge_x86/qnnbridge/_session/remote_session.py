@@ -106,7 +106,7 @@ class RemoteSession(ReplayingSession):
         self._profile_ended = False
         # Generation and number of the session to release; empty if there is nothing to release. The release
         # function refers to this list and not to the session, because a reference would keep the session alive.
-        self._place: list[tuple[int, int]] = []
+        self._to_release: list[tuple[int, int]] = []
         # When the application drops the session, its number is appended to a queue without a lock (`Releases.add`).
         # The next call sends the release.
         self._watch()
@@ -114,14 +114,13 @@ class RemoteSession(ReplayingSession):
     def _watch(self) -> None:
         """Arrange that the session is released when the application drops it. The child of a fork must call this
         function again."""
-        when_gone(self, functools.partial(_release_later, self.host, self._place))
+        when_gone(self, functools.partial(_release_later, self.host, self._to_release))
         self._watched_in = fds.forks
 
-    def may_go_quick(self, limits: CallLimits) -> bool:
-        """Return whether a call may take the fast path, whose requests have no fields for these limits."""
+    def may_be_fast(self, limits: CallLimits) -> bool:
+        """Return whether a call may take the fast path, whose messages cannot contain `limits`."""
         # A private host does not need the limits, because the application's process repeats calls and ends the
-        # host. A daemon does both itself and needs the limits in the header of the request, for which the 32 bytes
-        # of a fast call have no space.
+        # host. A daemon repeats calls and ends its host itself, so it needs the limits in the header of a request.
         return not self.host.is_daemon or (limits.retry in (None, self.retry) and limits.on_deadline == "raise")
 
     def open(self, timeout_s: float | None, on_deadline: OnDeadline, stop: Terminable | None = None) -> SessionInfo:
@@ -154,7 +153,7 @@ class RemoteSession(ReplayingSession):
         from qnnbridge._io_binding import lost_in_place
 
         # The inputs may be overwritten if the host crashed, its connection was replaced, or it lost the NPU. After
-        # all other errors the host still runs, and the slow path reports the error.
+        # any other error the host still runs, and the slow path reports the error.
         error, supervisor = failed.error, self.host.supervisor
         if isinstance(error, ChannelFailed):
             death = supervisor.lost(failed.process, error, failed.deadline)
@@ -169,7 +168,7 @@ class RemoteSession(ReplayingSession):
         """Return the description of the model, and store the model's identity in the recipe."""
         found = identify(self.host, self.recipe, deadline)
         self.recipe = dataclasses.replace(self.recipe, identity=found.model)
-        self._book_on(found.model.fingerprint, found.model.label)
+        self._set_suspect(found.model.fingerprint, found.model.label)
         return found
 
     def run(
@@ -188,7 +187,7 @@ class RemoteSession(ReplayingSession):
         """
         from qnnbridge_protocol.values import Encoder, decode_all  # imports numpy, which is needed only for runs
 
-        # begin the time limit before encoding, which takes seconds for millions of strings
+        # Start the time limit before encoding, which takes seconds for millions of strings.
         deadline = deadline_after(limits.timeout)
         # Encode the inputs once and send the result in each attempt.
         encoder = Encoder()
@@ -223,7 +222,7 @@ class RemoteSession(ReplayingSession):
         """Keep only the recipe, so that the next call creates the session again.
 
         The session must have no running call and no state in the host. Return a function that releases the session
-        in the host and waits for that up to the given number of seconds.
+        in the host, and waits at most the given number of seconds for the answer.
         """
         with self._lock:
             # Hold the lock of `_create`, so that no other thread creates the session between the check and the
@@ -232,7 +231,7 @@ class RemoteSession(ReplayingSession):
             there = self.is_in_host
             self.live = None
             self._generation = UNLOADED
-            self._place.clear()
+            self._to_release.clear()
 
         def release(wait_s: float = 0.0) -> None:
             if process is None or not there:
@@ -304,8 +303,8 @@ class RemoteSession(ReplayingSession):
                 )
             except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
                 pass  # the host has ended, and the session with it
-        # Do this last: after an interruption, the session is still released when the application drops it.
-        self._place.clear()
+        # Clear the list last: after an interruption, the session is still released when the application drops it.
+        self._to_release.clear()
 
     # --- calls ---
 
@@ -333,7 +332,7 @@ class RemoteSession(ReplayingSession):
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                # Check the generation in each attempt, because a crash in an earlier attempt may have replaced it.
+                # Check in each attempt, because after a crash in an earlier attempt the host is a new generation.
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:
@@ -405,7 +404,8 @@ class RemoteSession(ReplayingSession):
             options = {name: value for name, value in spec.options.items() if name != PROFILING}
             spec = dataclasses.replace(spec, options=options)
         if again and self.fix is not None and not recipe.on_cpu:
-            spec = dataclasses.replace(spec, fix=self.fix)  # without these rewrites the results would be wrong
+            # Apply the rewrites of the first creation again: without them the results would be wrong.
+            spec = dataclasses.replace(spec, fix=self.fix)
         cached = not again or self._from_cache
         # Report to the host only damaged cache entries of this session.
         folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
@@ -427,7 +427,7 @@ class RemoteSession(ReplayingSession):
         )
         news = RequestNews(recipe.label, WaitLog(lambda: news.label))
         if recipe.fingerprint:
-            self._book_on(recipe.fingerprint, recipe.label)
+            self._set_suspect(recipe.fingerprint, recipe.label)
         # `numbers` receives the number of the request, which is also the session's number, when the request is
         # sent. This number is needed to release the session if the creation is interrupted.
         before, numbers = self._generation, list[int]()
@@ -440,7 +440,7 @@ class RemoteSession(ReplayingSession):
                 # Use the progress reports even after a failure: they identify the model or cache entry that native
                 # code was processing, which is the suspect if the host crashed.
                 if news.fingerprint:
-                    self._book_on(news.fingerprint, news.label, entry=news.entry is not None)
+                    self._set_suspect(news.fingerprint, news.label, entry=news.entry is not None)
                     self._entry = news.entry
                     if news.entry is None:
                         self._remember_source(news.fingerprint)
@@ -448,18 +448,18 @@ class RemoteSession(ReplayingSession):
         # The host reported an error, so there is no session to release.
         except BridgeError:
             raise
-        except BaseException as error:  # the deadline expired, or an interruption
+        except BaseException as error:  # the deadline expired, or the thread was interrupted
             # The host may still create the session, although no thread waits for the answer, so release it.
             self._generation = before
-            self._place.clear()
+            self._to_release.clear()
             for number in numbers:
                 host.release_later(process.generation, number)
             late = too_late(news, self.timeout_s) if isinstance(error, CallTimedOut) else None
             if late is not None:
                 raise late from None
             raise
-        # The host has removed these entries from the cache. After a failed creation, this line is not reached, and
-        # the next attempt reports them again.
+        # The host has removed the entries in `invalid` from the cache. After a failed creation this line is not
+        # reached, and the next attempt reports the entries again.
         for where in invalid:
             host.invalid_entries.pop(where, None)
         if self._profile_in is None and spec.options.get(PROFILING):
@@ -471,7 +471,7 @@ class RemoteSession(ReplayingSession):
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)
         self._remember_source(created.model.fingerprint)
-        self._book_on(
+        self._set_suspect(
             created.blame or created.model.fingerprint,
             created.model.label,
             entry=created.cache.id is not None,
@@ -486,15 +486,15 @@ class RemoteSession(ReplayingSession):
             placement = dataclasses.replace(info.placement, variant=self.recipe.variant)
             info = dataclasses.replace(info, placement=placement)
         self.info, self.session_id, self._generation = info, created.session, process.generation
-        self._place[:] = [(process.generation, created.session)]
+        self._to_release[:] = [(process.generation, created.session)]
         if self._watched_in != fds.forks:
             self._watch()
         self.is_shared = created.shared
         self.numbers, self.fixed = created.numbers, created.fixed
         self.fix = created.fix or (self.fix if again else None)
         self.disabled_optimizers = created.disabled_optimizers
-        # Set `live` after everything that the fast path reads from this session.
-        self._note_part_of_qnn(self.info.placement)
+        # Set `live` last: once it is set, the fast path reads the other attributes of this session.
+        self._record_use_of_qnn(self.info.placement)
         self.live = HostedSession(process, created.session)
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
@@ -529,9 +529,9 @@ class RemoteSession(ReplayingSession):
             counters.misses += cache.state == "miss"
 
 
-def _release_later(host: Host, place: list[tuple[int, int]]) -> None:
+def _release_later(host: Host, to_release: list[tuple[int, int]]) -> None:
     """Queue the release of a session that the application has dropped."""
-    for generation, number in place:
+    for generation, number in to_release:
         host.release_later(generation, number)
 
 

@@ -8,9 +8,9 @@ A call goes through these states of the loop in `_supervision.retries`::
        v                                       |                                      v
     HOST RUNNING --> SESSION MADE THERE --> IN THE HOST --> answered              ON THE CPU
        ^                  |                    |                                      |
-       |   entry of the   |   host or worker   |      not by this call,               |
-       |   cache died     v        died        v      or retry left                   |
-       +------------- ENTRY IS NAMED      INVESTIGATED --------------> HOST RUNNING <-+
+       |   cache entry    |   host or worker   |    another cause,                    |
+       |   crashed host   v        died        v    or retry left                     |
+       +------------- ENTRY BLAMED        INVESTIGATED --------------> HOST RUNNING <-+
                                                |
                                                +---- no retry left --> raised, with the cause
 
@@ -143,8 +143,8 @@ class ReplayingSession:
     def is_the_entrys_fault(self, error: BridgeError) -> bool:
         """Return whether the compiled model from the cache crashed the host. If so, record the cache entry, to
         report it to the next host."""
-        # Blame the cache entry only if this session's call was the only call in native code: with several calls,
-        # the cause is not proven.
+        # Blame the cache entry only if this session's call was the only call in native code. With several calls the
+        # cause is uncertain.
         suspects = {call.get("fingerprint") for call in error.details.get("suspects") or []}
         entry = self._entry
         if entry is None or suspects != {self.context.fingerprint} or error.details.get("from_outside"):
@@ -162,11 +162,11 @@ class ReplayingSession:
         host."""
         details = error.details
         if isinstance(details.get("fingerprint"), str):
-            self._book_on(details["fingerprint"], str(details.get("label") or self.context.model))
+            self._set_suspect(details["fingerprint"], str(details.get("label") or self.context.model))
             self._remember_source(details["fingerprint"])
         return self.host.supervisor.worker_died(process, error, self._create_context)
 
-    def _book_on(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
+    def _set_suspect(self, fingerprint: str, label: str, *, entry: bool = False, known: str = "") -> None:
         """Set the suspect of a later crash: the model, or the cache entry that is loaded instead of the model."""
         # Replace the context instead of changing it, because running calls in other threads use the old object.
         before = self.context.fingerprint, self.context.model, self.context.known
@@ -187,7 +187,7 @@ class ReplayingSession:
         if self.host.quarantine is not None and source is not None:
             self.host.quarantine.remember_source(fingerprint, source)
 
-    def _note_part_of_qnn(self, placement: Placement) -> None:
+    def _record_use_of_qnn(self, placement: Placement) -> None:
         """Record whether QNN can be the cause of a crash in a run. It cannot be the cause if it runs no node of the
         model."""
         without = self.recipe.without_qnn or (placement.known and not placement.qnn_nodes)
@@ -216,7 +216,7 @@ class ReplayingSession:
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
         """Handle a host's refusal of a quarantined model."""
         details = refusal.details
-        self._book_on(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
+        self._set_suspect(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
         error: ModelQuarantined = refusal
         try:
             self.host.supervisor.check_quarantine(self.context)
@@ -286,12 +286,11 @@ class _SessionPolicy(Policy):
 
     def judge(self, process: HostProcess, error: BridgeError) -> Death | bool:
         session, supervisor = self._session, self._supervisor
-        # Raise the error of the daemon, which has repeated the call, and attributed and explained the crash.
+        # A daemon has already repeated the call and explained the crash, so raise its error.
         if self._host.is_daemon:
             return False
         if isinstance(error, WorkerDied):
-            # The compiler process of the host died. The host itself still runs, so its sessions and its generation
-            # remain, and no call is lost.
+            # Only the compiler process died. The host still runs and keeps its sessions, so no call is lost.
             death = session.worker_died(process, error)
             return Death(death, self.may_repeat and death.details.get("from_outside") is True, 0)
         if isinstance(error, ModelQuarantined):

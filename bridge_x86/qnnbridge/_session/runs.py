@@ -86,7 +86,7 @@ class RunOptions(HasFields):
         self._flag.assign(as_bool("terminate", value))
 
     def add_terminate_listener(self, listener: Callable[[bool], None]) -> Callable[[], None]:
-        """See `TerminateFlag`."""
+        """Call `listener` when `terminate` is assigned; see `TerminateFlag.add_terminate_listener`."""
         return self._flag.add_terminate_listener(listener)
 
     def add_run_config_entry(self, key: str, value: str, /) -> None:
@@ -184,7 +184,7 @@ def _entries(get: Callable[[str], str], keys: Iterable[str]) -> list[tuple[str, 
     return [(key, text) for key in keys if (text := value(key)) is not None]
 
 
-# Types that ONNX Runtime's Python code accepts as a list of names although they are not sequences.
+# Types that are not sequences, but that ONNX Runtime's Python code accepts as a list of names.
 _ITERATED = (types.GeneratorType, frozenset, set)
 _ITERATED_EXACTLY: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()), map, zip)
 _NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
@@ -247,7 +247,7 @@ class NodeArg:
 
     @property
     def shape(self) -> list[int | str | None]:
-        """One entry per dimension: a number, a name, or ``None``. Also an empty list if the model declares no
+        """One entry per dimension: a number, a name, or ``None``. The list is also empty if the model declares no
         shape."""
         return list(self._info.shape or ())
 
@@ -277,7 +277,7 @@ class ModelMetadata:
     )
 
     def __init__(self, data: Mapping[str, Any] | None = None) -> None:
-        """Read `SessionInfo.modelmeta`. Ignore keys that only a newer host knows."""
+        """Read `SessionInfo.modelmeta`. Ignore unknown keys, which a newer host may send."""
         known = data or {}
         self.producer_name = str(known.get("producer_name", ""))
         self.graph_name = str(known.get("graph_name", ""))
