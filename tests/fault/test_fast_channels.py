@@ -64,7 +64,7 @@ def test_without_retries_the_crash_is_reported_with_the_model_that_was_running(
         session.run(None, {"x": X}, retry=0)
     assert "while running model" in str(caught.value)
     assert [call["fingerprint"] for call in caught.value.details["suspects"]] == [
-        session._remote.context.fingerprint
+        session._remote.suspect.run.fingerprint
     ]
 
 
@@ -89,7 +89,7 @@ def test_of_two_calls_only_the_one_inside_of_native_code_is_suspected(host: qnnb
     two.join()
     assert isinstance(told[0], errors.HostCrashed)
     suspects = [call["fingerprint"] for call in told[0].details["suspects"]]
-    assert suspects == [first._remote.context.fingerprint]
+    assert suspects == [first._remote.suspect.run.fingerprint]
     assert np.array_equal(result[0][0], X * 2)
 
 

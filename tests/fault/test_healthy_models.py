@@ -154,7 +154,7 @@ def test_a_session_with_a_suspected_cache_entry_is_created_alone() -> None:
         session = qnnbridge.InferenceSession(script(scale=3), host=host)
         beside = NativeCall("f" * 64, "", "running")
         host.blame.on_death(None, [NativeCall(entry, "", "creating", entry=True), beside], "hung")
-        session._remote._set_suspect(entry, "model.onnx", entry=True)
+        session._remote.suspect.name(entry, "model.onnx", entry=True)
         session._remote._while_busy = lambda: alone.extend(host._isolation._inside.values())
         host.restart()
         assert np.array_equal(session.run(None, {"x": X})[0], X * 3)

@@ -35,7 +35,7 @@ from qnnbridge_protocol.values import decode_all
 if TYPE_CHECKING:
     from qnnbridge._fastpath.channel_pool import ChannelPool
     from qnnbridge._host import Host
-    from qnnbridge._session.replay import ReplayingSession
+    from qnnbridge._session.remote_session import RemoteSession
     from qnnbridge._supervision.host_process import HostProcess
 
 
@@ -54,7 +54,7 @@ OnChannel = Callable[["HostProcess", FastChannel], None]
 
 
 def run(
-    remote: ReplayingSession,
+    remote: RemoteSession,
     find: Find,
     names: Names,
     feed: Feed,
@@ -129,7 +129,7 @@ def run(
             if plans is None:
                 return None
         channel = plans.channel
-        channel.context = remote.context
+        channel.context = remote.suspect.run
         # The host may read and write the arrays in `key` until the call ends, even after the caller has abandoned
         # the call, so the channel keeps them alive. Set `pinned` before sending, because an exception may occur at
         # any line.
@@ -211,7 +211,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
     return decode_all(field(frame.header, "outputs", "tuple[Any, ...]"), frame.buffers)
 
 
-def _periodic_checks(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
+def _periodic_checks(remote: RemoteSession, process: HostProcess, feed: Feed) -> bool:
     """Perform the checks of the slow path, once a second. Return False if the call must take the slow path."""
     supervisor = remote.host.supervisor
     # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).
@@ -222,7 +222,7 @@ def _periodic_checks(remote: ReplayingSession, process: HostProcess, feed: Feed)
     # Set the time before reading the quarantine's file, so that other threads do not read the file, too.
     remote.next_upkeep = monotonic() + UPKEEP_INTERVAL_S
     try:
-        supervisor.check_quarantine(remote.context)
+        supervisor.check_quarantine(remote.suspect.run)
     except ModelQuarantined:
         return False
     # Decide here, once a second, whether to compare the call with the CPU: a check in every call would be slow.

@@ -11,8 +11,8 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from qnnbridge._launch import engine_not_taken
 from qnnbridge._session import SessionRecipe
@@ -27,26 +27,42 @@ from qnnbridge._session.create import (
     show_notices,
     too_late,
 )
-from qnnbridge._session.replay import HostedSession, ReplayingSession
+from qnnbridge._session.replay import SessionPolicy
 from qnnbridge._session.slow_calls import log_slow_call
+from qnnbridge._session.suspect import Suspect
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
-from qnnbridge._supervision.retries import NO_LIMITS, CallLimits
+from qnnbridge._supervision.retries import NO_LIMITS, CallLimits, survive
 from qnnbridge._threads import Terminable, TerminateRelay
 from qnnbridge._transport.channel import CallContext, CallTimedOut, ChannelFailed, ChannelRetired
 from qnnbridge._transport.open_requests import remaining
 from qnnbridge_os import fds
+from qnnbridge_os.forks import renew_in_forks
+from qnnbridge_os.native import RLock
 from qnnbridge_os.shield import TooLate, in_turn, when_gone
-from qnnbridge_protocol.errors import BridgeError, Cancelled, Closed, StateLost
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Cancelled,
+    Closed,
+    HostCrashed,
+    ModelQuarantined,
+    StateLost,
+    WorkerDied,
+)
 from qnnbridge_protocol.field_types import field
 from qnnbridge_protocol.frames import Frame
-from qnnbridge_protocol.model_records import CacheReply, ModelDescription, Notice, NumbersReport
-from qnnbridge_protocol.specs import FixSpec, RunSpec, SessionInfo, asks_to_terminate
+from qnnbridge_protocol.model_records import CacheReply, CacheStatus, ModelDescription, Notice, NumbersReport
+from qnnbridge_protocol.specs import CPU, FixSpec, ProviderSpec, RunSpec, SessionInfo, asks_to_terminate
+from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
     from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import FastCallFailed, HostProcess
     from qnnbridge_protocol.elements import ValueType
 
+
+_log = log_of("qnnbridge.session")
+
+T = TypeVar("T")
 
 # Keys that the recycler (the limits of `Host(recycle=...)`) uses to count each session once.
 _keys = itertools.count(1)
@@ -60,7 +76,15 @@ PROFILING = "enable_profiling"
 KILL_ANSWER_S = 0.5
 
 
-class RemoteSession(ReplayingSession):
+class HostedSession(NamedTuple):
+    """A session's number and the host process in which the session exists. One object contains both, so that no
+    thread combines the process with the session's number in another process."""
+
+    process: HostProcess
+    session: int
+
+
+class RemoteSession:
     """A session in the host, created again after each restart of the host. Any thread may call the methods."""
 
     def __init__(
@@ -79,8 +103,29 @@ class RemoteSession(ReplayingSession):
             make_room: function to call with the error and the deadline if the NPU has too little memory for
                 the session. It returns whether another attempt can succeed.
         """
-        super().__init__(host, recipe, retry=retry)
+        self.host = host
+        self.recipe = recipe
+        self.retry = retry
         self.timeout_s = timeout_s
+        self.suspect = Suspect(recipe)
+        self._lock = renew_in_forks(RLock())  # re-entrant, as `in_turn` requires
+        # Result of the look-up in the cache (hit, miss, off) for this session.
+        self.cache_status = CacheStatus("off", "not asked yet")
+        # Whether the session was created from a cache entry.
+        self._from_cache = False
+        # Why the session moved to the CPU; `None` if it did not move.
+        self._moved_because: str | None = None
+        self._generation = 0
+        self._closed = False
+        # Process and number of the session that was created last, for fast calls. The process may have ended.
+        self.live: HostedSession | None = None
+        # Time at which the fast path repeats the checks that the slow path makes before every call.
+        self.next_upkeep = 0.0
+        # Number of calls that succeeded or were sent on the fast path.
+        self.calls = 0
+        # Function that returns whether to compare a call with these inputs with the CPU. Such a call takes the slow
+        # path.
+        self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
         self._while_busy = while_busy
         self._make_room = make_room
         # Time after which a daemon ends its NPU host if the host still works on the creation.
@@ -117,6 +162,16 @@ class RemoteSession(ReplayingSession):
         when_gone(self, functools.partial(_release_later, self.host, self._to_release))
         self._watched_in = fds.forks
 
+    @property
+    def generation(self) -> int:
+        """Generation of the host in which the session was created last."""
+        return self._generation
+
+    @property
+    def moved(self) -> bool:
+        """Whether the session moved to the CPU because its model is in quarantine."""
+        return self._moved_because is not None
+
     def may_be_fast(self, limits: CallLimits) -> bool:
         """Return whether a call may take the fast path, whose messages cannot contain `limits`."""
         # A private host does not need the limits, because the application's process repeats calls and ends the
@@ -137,7 +192,7 @@ class RemoteSession(ReplayingSession):
             # before the deadline of this process.
             deadline += KILL_ANSWER_S
         limits = CallLimits(timeout_s, self.retry, on_deadline)
-        self.with_retry(self.ensure_session, limits, self._create_context, deadline)
+        self._with_retry(self.ensure_session, limits, self.suspect.creation, deadline)
         self._kill_at = self._stop = None
         return self.info
 
@@ -161,14 +216,14 @@ class RemoteSession(ReplayingSession):
         if isinstance(error, ChannelRetired):
             raise lost_in_place("The connection to the host was replaced during the call.")
         if isinstance(error, BridgeError) and error.details.get("host_must_restart"):
-            supervisor.npu_lost(failed.process, error, self.context)
+            supervisor.npu_lost(failed.process, error, self.suspect.run)
             raise lost_in_place(error.message) from error
 
     def describe(self, deadline: float | None) -> ModelDescription:
         """Return the description of the model, and store the model's identity in the recipe."""
         found = identify(self.host, self.recipe, deadline)
         self.recipe = dataclasses.replace(self.recipe, identity=found.model)
-        self._set_suspect(found.model.fingerprint, found.model.label)
+        self.suspect.name(found.model.fingerprint, found.model.label)
         return found
 
     def run(
@@ -343,7 +398,7 @@ class RemoteSession(ReplayingSession):
                     request["kill_after_s"] = _seconds_until(deadline)
                     deadline += KILL_ANSWER_S
             # The session may have moved to the CPU since the last attempt.
-            context = self._context_of(header["op"])
+            context = self.suspect.context_of(header["op"])
             # Enter `isolate` before the relay: while a suspected model waits until it may run alone, no request
             # exists that could be cancelled.
             with self.host.isolate(context, deadline), TerminateRelay(stop, process.channel, terminates) as on_sent:
@@ -356,13 +411,32 @@ class RemoteSession(ReplayingSession):
         limits = limits.within(limits.timeout, self.retry)
         deadline = deadline if failed is None else failed.deadline
         on_this_side = limits._replace(on_deadline="raise") if kill else limits
-        result = self.with_retry(attempt, on_this_side, self._context_of(header["op"]), deadline, failed)
+        result = self._with_retry(attempt, on_this_side, self.suspect.context_of(header["op"]), deadline, failed)
         # A successful response resets the restart delays and may clear a suspected model.
-        self.host.supervisor.good_reply(self.context, "running")
+        self.host.supervisor.good_reply(self.suspect.run, "running")
         return result
 
-    def _context_of(self, op: str) -> CallContext:
-        return self.context if op == self.context.op else dataclasses.replace(self.context, op=op)
+    def _with_retry(
+        self,
+        attempt: Callable[[HostProcess, float | None], T],
+        limits: CallLimits,
+        context: CallContext,
+        deadline: float | None = None,
+        failed: FastCallFailed | None = None,
+    ) -> T:
+        """Run `attempt` in a host, and again in the next host if the first host dies (`survive`).
+
+        limits: limits of the call, with the session's defaults filled in.
+        deadline: deadline of the call, if its time started before this function was called.
+        """
+        deadline = deadline_after(limits.timeout) if deadline is None else deadline
+        policy = SessionPolicy(self, limits.retry or 0, context)
+
+        def attempt_there(process: HostProcess, deadline: float | None) -> T:
+            policy.on_cpu = self.recipe.on_cpu
+            return attempt(process, deadline)
+
+        return survive(self.host.supervisor, policy, attempt_there, limits, deadline, failed)
 
     # --- creation ---
 
@@ -391,7 +465,7 @@ class RemoteSession(ReplayingSession):
 
     def _create(self, process: HostProcess, deadline: float | None) -> None:
         host, recipe, again = self.host, self.recipe, bool(self._generation)
-        suspect = self._create_context
+        suspect = self.suspect.creation
         if host.blame.active and not recipe.fingerprint and not host.is_daemon:
             # A suspected model must run alone. Read the identity of this session's model to find out whether it is
             # the suspect.
@@ -416,9 +490,7 @@ class RemoteSession(ReplayingSession):
             self._dynamic,
             again=again,
             cached=cached,
-            quarantined=host.quarantine.fingerprints(self.context.options_hash)
-            if host.quarantine is not None
-            else (),
+            quarantined=host.quarantine.fingerprints(suspect.options_hash) if host.quarantine is not None else (),
             invalid_entries=tuple(invalid.values()),
             retry=self.retry,
             kill_after_s=None if self._kill_at is None else _seconds_until(self._kill_at),
@@ -427,21 +499,21 @@ class RemoteSession(ReplayingSession):
         )
         news = RequestNews(recipe.label, WaitLog(lambda: news.label))
         if recipe.fingerprint:
-            self._set_suspect(recipe.fingerprint, recipe.label)
+            self.suspect.name(recipe.fingerprint, recipe.label)
         # `numbers` receives the number of the request, which is also the session's number, when the request is
         # sent. This number is needed to release the session if the creation is interrupted.
         before, numbers = self._generation, list[int]()
         try:
             try:
                 created = create(
-                    host, process, request, self._create_context, deadline, news, self._while_busy, numbers
+                    host, process, request, self.suspect.creation, deadline, news, self._while_busy, numbers
                 )
             finally:
                 # Use the progress reports even after a failure: they identify the model or cache entry that native
                 # code was processing, which is the suspect if the host crashed.
                 if news.fingerprint:
-                    self._set_suspect(news.fingerprint, news.label, entry=news.entry is not None)
-                    self._entry = news.entry
+                    self.suspect.name(news.fingerprint, news.label, entry=news.entry is not None)
+                    self.suspect.entry = news.entry
                     if news.entry is None:
                         self._remember_source(news.fingerprint)
             self._made(process, created, again=again)
@@ -471,7 +543,7 @@ class RemoteSession(ReplayingSession):
     def _made(self, process: HostProcess, created: Created, *, again: bool) -> None:
         self.recipe = dataclasses.replace(self.recipe, identity=created.model)
         self._remember_source(created.model.fingerprint)
-        self._set_suspect(
+        self.suspect.name(
             created.blame or created.model.fingerprint,
             created.model.label,
             entry=created.cache.id is not None,
@@ -494,7 +566,7 @@ class RemoteSession(ReplayingSession):
         self.fix = created.fix or (self.fix if again else None)
         self.disabled_optimizers = created.disabled_optimizers
         # Set `live` last: once it is set, the fast path reads the other attributes of this session.
-        self._record_use_of_qnn(self.info.placement)
+        self.suspect.record_use_of_qnn(self.recipe, self.info.placement)
         self.live = HostedSession(process, created.session)
         if self._moved_because is not None:
             placement = dataclasses.replace(self.info.placement, cause=self._moved_because)
@@ -503,22 +575,22 @@ class RemoteSession(ReplayingSession):
         if self._closed:
             self.host.release_later(self._generation, self.session_id)
         self.host.recycler.created(process.generation, self._key)
-        self.host.supervisor.good_reply(self._create_context, "creating")
+        self.host.supervisor.good_reply(self.suspect.creation, "creating")
 
     def _count(self, cache: CacheReply, *, again: bool) -> None:
         """Record the result of the cache look-up in the session's status and in the host's counters."""
         was_from_cache = self._from_cache
-        self._entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
+        entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
         # A daemon does not report the key of the cache entry, because it handles damaged entries itself.
-        self._from_cache = self._entry is not None or (self.host.is_daemon and cache.state != "off")
+        self._from_cache = entry is not None or (self.host.is_daemon and cache.state != "off")
         # Status and counters describe the first creation, which the application requested. A creation in a later
         # host changes the status only if the cache entry was lost.
         if not again:
             self.cache_status = cache.status
         elif was_from_cache and not self._from_cache:
-            reason = self._entry_fault or cache.reason
+            reason = self.suspect.entry_fault or cache.reason
             self.cache_status = dataclasses.replace(self.cache_status, state="off", reason=reason)
-        self._entry_fault = ""
+        self.suspect.entry, self.suspect.entry_fault = entry, ""
         if self.host.is_daemon:
             return
         counters = self.host.cache_counters
@@ -527,6 +599,82 @@ class RemoteSession(ReplayingSession):
         if not again:
             counters.hits += cache.state == "hit"
             counters.misses += cache.state == "miss"
+
+    # --- crashes and quarantine ---
+
+    def excludes_entry(self, error: BridgeError) -> bool:
+        """Return whether the compiled model from the cache crashed the host. If so, record the cache entry, to
+        report it to the next host."""
+        fault = self.suspect.blamed_entry(error)
+        if fault is not None:
+            self.host.invalid_entries[(self.recipe.cache_settings().folder, fault.key, fault.id)] = fault
+        return fault is not None
+
+    def worker_died(self, process: HostProcess, error: WorkerDied) -> HostCrashed:
+        """Explain the crash of the compiler process that the host started, and count it like a crash of the
+        host."""
+        details = error.details
+        if isinstance(details.get("fingerprint"), str):
+            self.suspect.name(details["fingerprint"], str(details.get("label") or self.suspect.run.model))
+            self._remember_source(details["fingerprint"])
+        return self.host.supervisor.worker_died(process, error, self.suspect.creation)
+
+    def _remember_source(self, fingerprint: str) -> None:
+        """Record path, size and dates of the model, so that the quarantine recognizes the model before a host has
+        read it again."""
+        source = self.recipe.source(fingerprint) if self.host.quarantine is not None else None
+        if self.host.quarantine is not None and source is not None:
+            self.host.quarantine.remember_source(fingerprint, source)
+
+    def check_quarantine(self) -> None:
+        """If the model is in quarantine, move the session to the CPU if its options allow this; else raise
+        `ModelQuarantined`."""
+        context = self.suspect.run
+        try:
+            if context.fingerprint:
+                self.host.supervisor.check_quarantine(context)
+            elif self.host.quarantine is not None:
+                self.host.quarantine.check_source(self.recipe.was_read_from, context.options_hash)
+        except ModelQuarantined as error:
+            self._move_to_cpu_or_raise(error)
+
+    def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
+        """Handle a host's refusal of a quarantined model."""
+        details = refusal.details
+        self.suspect.name(str(details.get("fingerprint", "")), str(details.get("label", self.suspect.run.model)))
+        error: ModelQuarantined = refusal
+        try:
+            self.host.supervisor.check_quarantine(self.suspect.run)
+        except ModelQuarantined as full:
+            error = full
+        self._move_to_cpu_or_raise(error, compiled=details.get("compiled") is True)
+
+    def went_to_cpu(self) -> bool:
+        """Check whether the last crash put the model into quarantine; return whether the session has moved to the
+        CPU."""
+        try:
+            self.check_quarantine()
+        except ModelQuarantined:
+            return False
+        return self.recipe.on_cpu
+
+    def _move_to_cpu_or_raise(self, error: ModelQuarantined, *, compiled: bool = False) -> None:
+        """Move the session to the CPU, because the model crashed hosts repeatedly on QNN. Raise the error if the
+        session's options do not allow this."""
+        if self.recipe.spec.fallback != "cpu" or self.recipe.on_cpu or compiled or self.recipe.compiled:
+            raise error
+        with self._lock:
+            if self.recipe.on_cpu:
+                return
+            spec = dataclasses.replace(self.recipe.spec, providers=(ProviderSpec(CPU),))
+            self.recipe = dataclasses.replace(self.recipe, spec=spec)
+            self.suspect.move_to_cpu(self.recipe)
+            self._moved_because = error.message
+            # No host has the generation 0, so the next call creates the session again, with options for the CPU.
+            self._generation = 0
+            self.live = None
+        self.host.supervisor.counters.cpu_fallbacks += 1
+        _log.warning("%s It runs on the CPU from now on, as fallback='cpu' allows.", error.message)
 
 
 def _release_later(host: Host, to_release: list[tuple[int, int]]) -> None:
