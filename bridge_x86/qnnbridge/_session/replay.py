@@ -21,23 +21,39 @@ deadline (`RepeatWindow`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from qnnbridge._session import SessionRecipe
+from qnnbridge._session.suspect import Suspect
 from qnnbridge._supervision.host_process import RepeatWindow
 from qnnbridge._supervision.retries import Death, Policy
 from qnnbridge._transport.channel import CallContext
-from qnnbridge_protocol.errors import BridgeError, Closed, ModelQuarantined, WorkerDied
+from qnnbridge_protocol.errors import BridgeError, Closed, HostCrashed, ModelQuarantined, WorkerDied
 
 if TYPE_CHECKING:
-    from qnnbridge._session.remote_session import RemoteSession
+    from qnnbridge._host import Host
     from qnnbridge._supervision.host_process import HostProcess
+
+
+class RepeatedSession(Protocol):
+    """Interface of the session (`RemoteSession`) that the policy uses."""
+
+    host: Host
+    recipe: SessionRecipe
+    suspect: Suspect
+
+    def check_quarantine(self) -> None: ...
+    def excludes_entry(self, error: BridgeError, /) -> bool: ...
+    def worker_died(self, process: HostProcess, error: WorkerDied, /) -> HostCrashed: ...
+    def refused_by_the_host(self, refusal: ModelQuarantined, /) -> None: ...
+    def went_to_cpu(self) -> bool: ...
 
 
 class SessionPolicy(Policy):
     """Policy for repeating a session's call. retry: number of repetitions after deaths of the host that the call
     may have caused."""
 
-    def __init__(self, session: RemoteSession, retry: int, context: CallContext) -> None:
+    def __init__(self, session: RepeatedSession, retry: int, context: CallContext) -> None:
         super().__init__(session.host, context)
         self._host = session.host
         self._session = session
