@@ -226,7 +226,7 @@ class RemoteRunner:
             # Leave the `except` block before the slow path starts: otherwise the exception would keep the call's
             # arrays alive until the repetition has ended.
             except FastCallFailed as failure:
-                failed = failure.alone()
+                failed = failure.without_traceback()
             if failed is not None:
                 remote.refuse_repetition(failed)
         refuse_at_the_end()
@@ -260,7 +260,7 @@ class RemoteRunner:
                 try:
                     results = self._run_fast(self.remote, self._known.find, names, bound.feed, timeout, bound.wish)
                 except FastCallFailed as failure:
-                    failed = failure.alone()
+                    failed = failure.without_traceback()
                 if failed is not None:
                     self.remote.refuse_repetition(failed)
             if results is None:
