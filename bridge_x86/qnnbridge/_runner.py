@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from qnnbridge._buckets.padding import PaddingReport
     from qnnbridge._buckets.variants import BucketStatus, Progress
-    from qnnbridge._fastpath.call import Names, Wish
+    from qnnbridge._fastpath.call import Names, OutputMemory
     from qnnbridge._session import SessionRecipe
     from qnnbridge._session.remote_session import RemoteSession
     from qnnbridge._session.runs import RunOptions
@@ -58,7 +58,7 @@ class Runner(Protocol):
         feed: Mapping[str, Any],
         run_options: RunOptions | Any,
         limits: CallLimits,
-        wish: Wish | None = None,
+        memory: OutputMemory | None = None,
     ) -> list[Any]:
         """Run the model. Return the outputs as numpy arrays or other Python objects for the application."""
         ...

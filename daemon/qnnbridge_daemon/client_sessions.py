@@ -156,7 +156,7 @@ class BoundSession:
 
 
 def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cancellation) -> list[Any] | None:
-    from qnnbridge._fastpath.call import Wish
+    from qnnbridge._fastpath.call import OutputMemory
     from qnnbridge._session.fast_calls import FastCallFailed, run
     from qnnbridge._supervision.retries import CallLimits
 
@@ -170,7 +170,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
         watch = _ChannelWatch(cancellation)
         try:
             names = tuple(call.output_names)
-            results = run(remote, lambda *_: signature, names, call.feeds, None, Wish(arrays), watch)
+            results = run(remote, lambda *_: signature, names, call.feeds, None, OutputMemory(arrays), watch)
             if results is not None:
                 # The NPU host has written to the client's memory, so there is nothing to copy or send.
                 if all(result is array for result, array in zip(results, arrays, strict=True)):

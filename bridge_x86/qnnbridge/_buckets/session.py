@@ -78,7 +78,7 @@ from qnnbridge_protocol.specs import Placement
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.call import Names, Wish
+    from qnnbridge._fastpath.call import Names, OutputMemory
     from qnnbridge._host import Host
     from qnnbridge._session import SessionRecipe
     from qnnbridge._values.ort_value import OrtValue
@@ -249,10 +249,10 @@ class BucketedRunner:
         feed: Mapping[str, Any],
         run_options: Any,
         limits: CallLimits,
-        wish: Wish | None = None,
+        memory: OutputMemory | None = None,
     ) -> list[Any]:
         """Return the outputs. The first call of a size without a variant waits for its compilation."""
-        # Ignore `wish`, which requests outputs in shared memory: cutting the padding copies the outputs anyway.
+        # Ignore `memory`, which requests outputs in shared memory: cutting the padding copies the outputs anyway.
         return self._run(names, feed, run_options, limits, wire=False)
 
     def run_values(self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits) -> list[Any]:

@@ -109,8 +109,7 @@ def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dropped(name: str) -> bool:
-    # DROPPED_PREFIXES includes PYTHONHOME, PYTHONPATH and similar variables, which refer to the application's
-    # Python.
+    # DROPPED_PREFIXES also matches PYTHONHOME and PYTHONPATH, which refer to the application's Python.
     upper = name.upper()  # names are case-insensitive on Windows
     return upper in DROPPED or upper.startswith(DROPPED_PREFIXES)
 
@@ -292,7 +291,7 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
     """Find the interpreter like `find_host`, with the facts about the computer in `surroundings`."""
     if explicit is not None:
         return _checked(os.fspath(explicit), "argument", "", surroundings)
-    # Many shells and CI systems set an empty variable to mean "not set".
+    # Ignore an empty variable, which many shells and CI systems use to mean "not set".
     named = surroundings.environ.get(VARIABLE)
     if named:
         return _checked(named, VARIABLE, f"The environment variable {VARIABLE}", surroundings)
@@ -310,7 +309,6 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
-            # `found` is the newest interpreter with the packages.
             return HostInterpreter(found, "registry", interpreter_machine(found))
     running = running_host(surroundings, looked_at)
     if running is not None:
@@ -346,8 +344,9 @@ def _how_to_install(surroundings: Surroundings) -> str:
             "windows/ . Then run: "
         )
         return (
-            f"{python}{install_command('host', python=f'py -V:{tag}')}   (as that Python's own package, not with "
-            f"--user). It is then found automatically; to choose it by hand, set {VARIABLE} to its python.exe."
+            f"{python}{install_command('host', python=f'py -V:{tag}')}   (without --user, because the host ignores "
+            "user packages). That Python is then found automatically; to choose it by hand, set "
+            f"{VARIABLE} to its python.exe."
         )
     return (
         f"{install_command('host')} with Python 3.11 or newer, in this interpreter or in another one, "
@@ -432,8 +431,7 @@ _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
 def process_machine() -> str:
     """Return the machine type for which this interpreter was built."""
-    # The platform for which this interpreter was built, for example "win-amd64". Emulation does not change this
-    # value.
+    # `get_platform` returns the platform of the build, for example "win-amd64", which emulation does not change.
     name = sysconfig.get_platform()
     if name in _WINDOWS_PLATFORMS:
         return _WINDOWS_PLATFORMS[name]
@@ -447,7 +445,7 @@ def process_machine() -> str:
 
 
 def interpreter_machine(path: str) -> str | None:
-    """Return the machine type of the interpreter that `path` finally starts; ``None`` for a script.
+    """Return the machine type of the interpreter that `path` starts; ``None`` for a script.
 
     python.exe of a virtual environment on Windows is a small program that starts the real interpreter, and may have
     been built for another machine.
@@ -468,8 +466,8 @@ def named_bases(path: str, text_of: Callable[[str], str | None], paths: Any = os
     The paths need not exist.
 
     Args:
-        text_of, paths: function that reads a text file, and the module for paths, on the examined computer, which
-            may be a different computer.
+        text_of: function that reads a text file of the examined computer, which may be another computer.
+        paths: module for paths of the examined computer, like `os.path`.
     """
     folder = paths.dirname(path) if path.lower().endswith(".exe") else None
     for place in () if folder is None else (folder, paths.dirname(folder)):
@@ -509,7 +507,7 @@ def _origin(package: str) -> str | None:
             # Finding a spec runs no code of the package; importing onnxruntime would load its library into the
             # application.
             spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
-        except (ImportError, ValueError):  # an import finder raised an error
+        except (ImportError, ValueError):  # raised by an import finder of other code
             return None
         if spec is not None:
             return spec.origin if spec.has_location else None
@@ -570,7 +568,7 @@ class Surroundings:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
         if machine is None or machine not in WINDOWS_MACHINES:
             return "that is not a Windows program"
-        # Refuse an ARM64EC Python, too, because its process counts as x64.
+        # An ARM64EC Python is refused like an x64 Python, because Windows runs it as an x64 process.
         if machine == self.computer:
             return None
         problem = f"that is a Python for {machine}, and the machine type of this computer is {self.computer}"
@@ -605,7 +603,7 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
         return "the host needs Python 3.11 or newer"
     missing = [name for name in HOST_PACKAGES if not _has_package(Path(python.prefix), name)]
     if missing:
-        # The first (newest) of these Pythons is suggested in the fix of the error (`py -V:TAG -m pip install`).
+        # The fix of the error suggests the newest Python that lacks only the packages (`py -V:TAG -m pip install`).
         surroundings.install_tag = surroundings.install_tag or python.launcher_tag
         return f"does not have {' and '.join(missing)}"
     return None
@@ -638,7 +636,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
     problem = surroundings.why_not_machine(surroundings.process)
     if problem is not None:
         return problem
-    # The application may use Python 3.10, but onnxruntime-qnn is not released for 3.10.
+    # The application may use Python 3.10, for which onnxruntime-qnn has no wheels.
     if surroundings.version < OLDEST_HOST_PYTHON:
         return "the host needs Python 3.11 or newer, this is {}.{}".format(*surroundings.version)
     for name in HOST_PACKAGES:

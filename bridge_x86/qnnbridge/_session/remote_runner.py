@@ -23,7 +23,7 @@ from qnnbridge_protocol.shown import more
 from qnnbridge_protocol.visible import log_of
 
 if TYPE_CHECKING:
-    from qnnbridge._fastpath.call import Names, Wish
+    from qnnbridge._fastpath.call import Names, OutputMemory
     from qnnbridge._host import Host
     from qnnbridge._session import SessionRecipe
     from qnnbridge._session.numbers_check import NumbersCheck
@@ -212,7 +212,7 @@ class RemoteRunner:
         feed: Mapping[str, Any],
         run_options: RunOptions | Any,
         limits: CallLimits,
-        wish: Wish | None = None,
+        memory: OutputMemory | None = None,
     ) -> list[Any]:
         remote, failed = self.remote, None
         # A plan of the fast path has no run options (tags, `terminate`, profiling), so a call with options takes
@@ -220,7 +220,7 @@ class RemoteRunner:
         if run_options is None and feed.__class__ is dict and (limits is NO_LIMITS or remote.may_be_fast(limits)):
             timeout = self._timeout if limits.timeout is None else limits.timeout
             try:
-                results = self._run_fast(remote, self._known.find, names, feed, timeout, wish)
+                results = self._run_fast(remote, self._known.find, names, feed, timeout, memory)
                 if results is not None:
                     return results
             # Leave the `except` block before the slow path starts: otherwise the exception would keep the call's
@@ -258,7 +258,7 @@ class RemoteRunner:
             if self.remote.may_be_fast(limits):
                 timeout = self._timeout if limits.timeout is None else limits.timeout
                 try:
-                    results = self._run_fast(self.remote, self._known.find, names, bound.feed, timeout, bound.wish)
+                    results = self._run_fast(self.remote, self._known.find, names, bound.feed, timeout, bound.out)
                 except FastCallFailed as failure:
                     failed = failure.without_traceback()
                 if failed is not None:
