@@ -146,7 +146,8 @@ class Host(Shown):
         # Pass the arguments as variables in the host's environment, so that only `engine_setting` has to decide
         # between arguments, variables and the configuration file. `env=` takes precedence.
         if engine is not None or ep_path is not None:
-            from qnnbridge_protocol.settings import engine_variables  # needed only for these arguments
+            # Import the module here, because only these arguments need it.
+            from qnnbridge_protocol.settings import engine_variables
 
             self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None
@@ -178,7 +179,8 @@ class Host(Shown):
         `generation` + 1."""
         self._connector: DaemonConnector | None = None
         if self._daemon is not None:
-            from qnnbridge._daemon.connector import DaemonConnector  # needed only for a daemon
+            # Import the module here, because only the access to a daemon needs it.
+            from qnnbridge._daemon.connector import DaemonConnector
 
             self._connector = DaemonConnector(self._daemon)
         # All generations share this object, so that a suspected model remains a suspect after the host is
@@ -376,7 +378,7 @@ class Host(Shown):
 
             with self._arrays_lock:
                 if self.own_arrays is None:
-                    # A weak reference, because the arrays may outlive the host and must not keep the host alive.
+                    # Use a weak reference, because the arrays may outlive the host but must not keep it alive.
                     forget = weakref.WeakMethod(self.forget_slab)
                     self.own_arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
                     self.sharing.collect = self.own_arrays.collect
@@ -410,8 +412,8 @@ class Host(Shown):
         buffers: tuple[Any, ...] = (),
         stop: Terminable | None = None,
     ) -> Frame:
-        """Call an operation of the host itself. If the host dies, repeat the operation, but only once if it may be
-        the cause.
+        """Call an operation of the host itself. If the host dies, repeat the operation, but only once if the
+        operation may be the cause.
 
         stop: setting its `terminate` from another thread withdraws the request.
         """
@@ -499,7 +501,7 @@ class Host(Shown):
 
     def release_later(self, generation: int, session_id: int) -> None:
         """Queue the release of a session without taking a lock and without blocking, so that finalizers may call
-        this."""
+        this method."""
         self._releases.add("session.close", generation, session_id)
 
     def release_object_later(self, generation: int, number: int) -> None:
@@ -657,7 +659,8 @@ def shared_daemon_host() -> Host:
 
 
 def chosen_host(host: Host | str | None) -> Host:
-    """Return the host for a session. Raise `OptionError` for other types, `Closed` if the interpreter is ending."""
+    """Return the host for a session. Raise `OptionError` for an invalid argument, `Closed` if the interpreter is
+    ending."""
     refuse_at_the_end()
     if host is None:
         return default_host()

@@ -201,7 +201,7 @@ def forward_creation(
             frame = _exchange(host, process, message, context, sent.append)
             break
         except ChannelRetired:
-            continue  # a new host process has none of `objects`: `process` raises `StateLost`
+            continue  # try the next host; if `objects` were in the last host, `process` raises `StateLost`
         except BaseException:
             # The host may have created the object. Its number is the number of the request, so release it by that
             # number.

@@ -336,7 +336,7 @@ class InferenceSession(Shown):
         try:
             return requested_names(output_names)
         except Exception:
-            self._runner.checker.require_all(feed)  # ONNX Runtime checks the inputs first
+            self._runner.checker.require_all(feed)  # report a missing input first, as ONNX Runtime does
             raise
 
     def arguments_now(self, output_names: Any, input_feed: Any) -> tuple[Names, Any]:

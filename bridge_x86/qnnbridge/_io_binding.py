@@ -390,7 +390,7 @@ def _is_shared(array: Array) -> bool:
 
 
 def lost_in_place(cause: str) -> StateLost:
-    """Return the error for a run that changes its inputs in place, if its host ended."""
+    """Return the error for a run that was changing its inputs in place when its host ended."""
     return StateLost(
         "The host ended in a run that changes its inputs in place: their contents are lost.",
         cause=cause,

@@ -50,7 +50,7 @@ class Runner(Protocol):
     def verified(self) -> NumbersReport: ...
 
     def announce(self, session: object) -> None:
-        """Report a new session to the functions in `remote_runner.watchers`, for example of a test."""
+        """Report a new session to the functions in `remote_runner.watchers`, for example of `qnnbridge.testing`."""
 
     def run(
         self,

@@ -374,7 +374,7 @@ class SessionOptions(HasFields):
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
         """With ``True``, cancel the loading of sessions with these options; loading then raises
-        `ModelLoadCanceled`. Any thread may call this."""
+        `ModelLoadCanceled`. Any thread may call this method."""
         self.load_cancellation.assign(as_bool("the flag", value))
 
     # --- conversion and copies ---------------------------------------------------------------------------

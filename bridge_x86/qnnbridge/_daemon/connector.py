@@ -81,7 +81,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
 
     Raises:
         Unreachable: no daemon can be reached now.
-        HostStartFailed: other users can access the folder.
+        HostStartFailed: other users can access the daemon's folder.
         VersionMismatch: the daemon's version is incompatible.
     """
     folder = existing_runtime_folder()
@@ -103,7 +103,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
-    """Connect to the daemon that `discovery`, the contents of a `daemon.json`, describes.
+    """Connect to the daemon that `discovery` describes, the contents of its `daemon.json`.
 
     Raise `OSError`, `NotProven`, `Unreachable` or `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
@@ -210,7 +210,7 @@ _LOG_BYTES: Final = 8 * 1024
 
 
 class LostDaemon:
-    """Handle the loss of a daemon; see `DeathHandler`."""
+    """Handle the loss of the connection to a daemon. Implements `DeathHandler`."""
 
     def on_ready(self, process: HostProcess) -> None:
         """Do nothing: the versions of a daemon are not recorded."""
@@ -219,7 +219,7 @@ class LostDaemon:
         """Do nothing: the daemon checks the quarantine."""
 
     def on_good_reply(self, context: CallContext, phase: str) -> None:
-        """Do nothing: no model is suspected."""
+        """Do nothing: the daemon decides which models are suspects."""
 
     def investigate(
         self,

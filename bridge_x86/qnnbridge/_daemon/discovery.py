@@ -35,7 +35,7 @@ from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.process_names import is_frozen
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
-# Name of the lock file in the folder. The process that holds the lock is the daemon.
+# Name of the lock file in the daemon's folder. The process that holds the lock is the daemon.
 LOCK_NAME: Final = "daemon.lock"
 _NOT_PRIVATE: Final = (
     "A user who can write to it could impersonate the daemon; a user who can read it could use the daemon."
@@ -43,13 +43,14 @@ _NOT_PRIVATE: Final = (
 
 
 def runtime_folder() -> Path:
-    """Return the path of the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, or else the default."""
+    """Return the path of the daemon's folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR`` or the default."""
     named = os.environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(named))) if named else private.default_runtime_folder()
 
 
 def make_runtime_folder() -> Path:
-    """Return the folder; create it if needed. Raise `HostStartFailed` if it cannot be created or is not private."""
+    """Create the daemon's folder if needed, and return its path. Raise `HostStartFailed` if the folder cannot be
+    created or is not private."""
     folder = runtime_folder()
     try:
         private.make_private_folder(folder)
@@ -60,7 +61,7 @@ def make_runtime_folder() -> Path:
 
 
 def existing_runtime_folder() -> Path | None:
-    """Return the folder if it exists. Raise `HostStartFailed` if it is not private."""
+    """Return the path of the daemon's folder if it exists. Raise `HostStartFailed` if it is not private."""
     folder = runtime_folder()
     return folder if _check_folder(folder) else None
 
@@ -165,7 +166,7 @@ def read_discovery(folder: Path) -> Discovery | None:
 
 
 def look_at_discovery(folder: Path) -> Discovery | None:
-    """Read the file as in `read_discovery`, but raise `OSError` if the file exists and cannot be read now."""
+    """Read the file like `read_discovery`, but raise `OSError` if the file exists and cannot be read now."""
     path = folder / FILE_NAME
     if not check_private(path):
         return None
@@ -176,7 +177,7 @@ def look_at_discovery(folder: Path) -> Discovery | None:
 
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
-    """Write the file. Only the daemon calls this. Raise `OSError`."""
+    """Write `daemon.json`. Only the daemon calls this function. Raise `OSError` on failure."""
     # Create the temporary file in the same folder, because a rename works only within one file system.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
@@ -197,9 +198,8 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
 
 
 def remove_discovery(folder: Path, instance: bytes) -> None:
-    """Remove the file of a daemon that is ending, but not the file of another daemon."""
+    """Remove `daemon.json` when a daemon ends, but not if another daemon has written the file."""
     found = read_discovery(folder)
-    # Keep the file of another daemon that has started meanwhile.
     if found is not None and found.instance == instance:
         (folder / FILE_NAME).unlink(missing_ok=True)
 
@@ -217,7 +217,7 @@ DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", MODULE)
-# Variables that are removed for the daemon, because the daemon itself starts its host.
+# Variables that the daemon does not inherit. QNNBRIDGE_HOST could request a daemon instead of a host.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 _PATHS: Final = tuple(
     f"QNNBRIDGE_{name}" for name in ("STATE_DIR", "CACHE_DIR", "RUNTIME_DIR", "CONFIG", "EP_PATH")

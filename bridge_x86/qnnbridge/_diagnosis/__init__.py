@@ -35,7 +35,7 @@ def write_whole(path: Path, text: str) -> None:
     from qnnbridge_os import files  # imported here because it is needed only after a crash
 
     files.make_folders(path.parent)
-    # A model's name may not be valid UTF-8. JSON also escapes such bytes, as `\udc80`.
+    # Escape bytes of a model's name that are not valid UTF-8, as JSON does (`\udc80`).
     files.write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 

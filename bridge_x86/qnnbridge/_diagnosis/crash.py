@@ -351,7 +351,7 @@ def _apply(
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
-    # `rule.qnn` requires the opposite of `record.without_qnn`.
+    # The condition `rule.qnn` is met if `record.without_qnn` is its opposite.
     if rule.qnn is not None and rule.qnn is record.without_qnn:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):

@@ -145,7 +145,7 @@ class CallKey(NamedTuple):
     """Key of a call's plan, and the arrays that the key describes.
 
     Attributes:
-        key: the key, see the theory of operation in the package.
+        key: the key of the plan; the docstring of the package lists its contents.
         arrays: the input arrays.
         inputs, outputs: shared blocks of the inputs and outputs; ``None`` for an array that is not in one.
     """

@@ -82,7 +82,7 @@ RETRY_S = 1.0
 
 
 class ChannelPool:
-    """Opens, lends and closes the fast channels of one host process. Implements `SlabSource` for the plans."""
+    """Open, lend and close the fast channels of one host process. Implements `SlabSource` for the plans."""
 
     def __init__(
         self, connection: Channel, sharing: Sharing, check_host: Callable[[], ChannelFailed | None]
@@ -102,7 +102,7 @@ class ChannelPool:
         # All channels by number. The table of open requests shares the dict: a busy channel is an open request.
         self._all: dict[int, FastChannel] = {}
         self._channel_numbers = itertools.count(1)
-        # Slabs of arrays, by number: True if the host has attached the slab, False while its answer is missing.
+        # Slabs of arrays, by number: True if the host has attached the slab, False while it has not answered.
         self._attached: dict[int, bool] = {}
         self._next_try = 0.0
         self._phases: Slab | None = None

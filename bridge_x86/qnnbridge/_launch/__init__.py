@@ -188,7 +188,6 @@ def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
         return ""
     try:
         engine, path = engine_of(os.environ)
-        # `get_source` sends a request to the daemon, so it is called only if the variables are set.
         has = get_source()
     except BridgeError:
         return ""
@@ -365,7 +364,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         makes = "Give the full path of a Python that has the packages of a host. `qnnbridge setup` creates one."
         return HostNotFound(
             f"{what} as the host's interpreter, but {problem}.",
-            # The command `qnnbridge` does not exist in a frozen application.
+            # Do not suggest the command `qnnbridge`, which a frozen application does not contain.
             fix=_how_to_install(surroundings) if surroundings.frozen else fix or makes,
             details={"path": path or text, "source": source},
         )
@@ -396,7 +395,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
 
 
 def _full_path(text: str) -> str | None:
-    """Return the absolute path. Search for a bare name like a shell. Do not resolve links, because the
+    """Return the absolute path. Search PATH for a name without a folder. Do not resolve links, because the
     interpreter of a virtual environment is a link."""
     if not text:
         return None
@@ -489,7 +488,7 @@ def _text_of(path: str) -> str | None:
 # Oldest Python version for which onnxruntime-qnn has wheels.
 OLDEST_HOST_PYTHON = (3, 11)
 
-# Name of the distribution by name of the module.
+# Distribution names by module name.
 HOST_PACKAGES = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
 
 WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})

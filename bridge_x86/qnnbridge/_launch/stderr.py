@@ -32,8 +32,8 @@ from qnnbridge_protocol.visible import log_of
 # Maximum length of a line of evidence. Longer lines are shortened in the middle to keep them readable.
 MAX_LINE: Final = 400
 
-# Two consecutive ASCII characters in UTF-16, which narrow text does not contain. A single one could be the end of a
-# C string with its NUL.
+# Two consecutive ASCII characters in UTF-16, which narrow text does not contain. A single one could also be the end
+# of a C string with its NUL.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -218,7 +218,7 @@ class MarkerSplitter:
         return len(rest) - self._without_line_end(rest, start)
 
     def _without_line_end(self, text: bytes, end: int) -> int:
-        """Return the end of the text without its last line end, if the last line before `end` is empty."""
+        """Return `end`, or the position of the line end before `end` if that line end closes an empty line."""
         for line_end in (b"\r\n", b"\n"):
             if text.endswith(line_end, 0, end):
                 before = end - len(line_end)
@@ -393,7 +393,7 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
-                        # Add the output to the sections of all open requests: its request is unknown.
+                        # It is unknown which request wrote the output, so add it to the sections of all.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()

@@ -214,7 +214,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
 def _periodic_checks(remote: ReplayingSession, process: HostProcess, feed: Feed) -> bool:
     """Perform the checks of the slow path, once a second. Return False if the call must take the slow path."""
     supervisor = remote.host.supervisor
-    # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).
+    # `locks_hold` is false after eventlet has replaced the locks of existing objects (`qnnbridge_os.native`).
     if remote.closed or not (remote.host.blame.quiet and locks_hold()) or supervisor.current is not process:
         return False
     if remote.host.log_function is not None:

@@ -144,9 +144,9 @@ class RemoteSession(ReplayingSession):
     def refuse_repetition(self, failed: FastCallFailed) -> None:
         """Raise `StateLost` for a call on the fast path whose inputs were lost with the host.
 
-        An output that is bound to an input's memory may be half written, so a repetition would use wrong inputs.
-        Return normally for other calls, and if the host still runs: then the slow path reports a missed deadline or
-        the host's own error.
+        An output that is bound to an input's memory may be half written, so a repetition would use wrong inputs. If
+        the call has no such output, or the host still runs, return: the slow path repeats the call or reports the
+        error.
         """
         if not failed.in_place:
             return

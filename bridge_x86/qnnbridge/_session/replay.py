@@ -188,8 +188,8 @@ class ReplayingSession:
             self.host.quarantine.remember_source(fingerprint, source)
 
     def _record_use_of_qnn(self, placement: Placement) -> None:
-        """Record whether QNN can be the cause of a crash in a run. It cannot be the cause if it runs no node of the
-        model."""
+        """Record whether QNN can be the cause of a crash in a run. QNN cannot be the cause if it runs no node of
+        the model."""
         without = self.recipe.without_qnn or (placement.known and not placement.qnn_nodes)
         if without != self.context.without_qnn:
             self.context = dataclasses.replace(self.context, without_qnn=without)
@@ -214,7 +214,7 @@ class ReplayingSession:
             self._move_to_cpu_or_raise(error)
 
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
-        """Handle a host's refusal of a quarantined model."""
+        """Handle a host's refusal of a quarantined model: move the session to the CPU, or raise the error."""
         details = refusal.details
         self._set_suspect(str(details.get("fingerprint", "")), str(details.get("label", self.context.model)))
         error: ModelQuarantined = refusal

@@ -273,7 +273,7 @@ def _environment_fields(
 
     Args:
         ready: whether the host has sent its HELLO.
-        versions: additional versions.
+        versions: versions that the compiler process reported, if it died.
     """
     peer = process.peer if ready else None
     return {

@@ -274,7 +274,7 @@ class HostProcess:
         """Run `_check` for callers that wait on fast channels, and fail the connection if the host has failed."""
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
-        # No caller may be reading the connection, so nobody else notices its end.
+        # Possibly no caller reads the connection, so check here whether it has ended.
         seen = self._check()
         if seen is not None:
             return self.channel.fail(seen.reason)

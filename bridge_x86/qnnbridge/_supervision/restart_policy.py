@@ -92,8 +92,8 @@ class RestartPolicy:
     """Decide when the next generation of a host may start.
 
     Args:
-        first_delay_s, max_delay_s: delay before a start after a barren generation, before jitter.
-        breaker_deaths, breaker_window_s: number of barren deaths within this time that open the breaker.
+        first_delay_s, max_delay_s: first and longest delay before a start after a barren generation, before jitter.
+        breaker_deaths, breaker_window_s: number of barren deaths that open the breaker, and the time for them.
         open_s, max_open_s: how long the breaker stays open the first time, and at most.
         clock, jitter: sources of time and random numbers (0 to 1), replaced in tests.
     """
@@ -177,7 +177,7 @@ class RestartPolicy:
             self._ready_at = self._clock.monotonic()
 
     def on_good_reply(self) -> None:
-        """Record a successful response to a call other than a ping. This runs after every call, so it must be
+        """Record a successful response to a call other than a ping. The method runs after every call, so it must be
         fast."""
         # Read the attribute without the lock: within a generation it never changes back to false.
         if self._proved:

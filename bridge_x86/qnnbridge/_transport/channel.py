@@ -337,7 +337,7 @@ class Channel:
     ) -> None:
         """Write a request. The send lock must be held."""
         self._check_owner()
-        # Check this first, because the end of the stream after a GOODBYE is not a failure.
+        # Check `_retired` first, because the end of the stream after a GOODBYE is not a failure.
         if self._retired:
             raise ChannelRetired
         if self.requests.failure is not None:
@@ -372,7 +372,7 @@ class Channel:
             failure.request_id = request_id
             raise
         except BaseException:
-            # An exception of a signal handler. If the frame was partly written, the next sender must complete it.
+            # A signal handler raised an exception. The next sender must complete a partly written frame.
             if not added or self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
             else:

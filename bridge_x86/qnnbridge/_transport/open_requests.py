@@ -235,7 +235,7 @@ class Lost:
 
 
 class ChannelInUse(Protocol):
-    """A fast channel, and the call that uses the channel, if any."""
+    """Interface of a fast channel that the table of open requests uses."""
 
     busy: bool
     sent: bool

@@ -111,7 +111,7 @@ def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
         return True
     if len(want) != len(shape):
         return False
-    # Use a loop, because this runs in every call, and all() with a generator takes three times as long.
+    # Use a loop, because the check runs in every call, and all() with a generator takes three times as long.
     for index, dim in rule.fixed:  # noqa: SIM110
         if shape[index] != dim:
             return False
@@ -260,7 +260,7 @@ def _element(number: Any) -> ElementType:
         element = ElementType(int(number))
     except ValueError:
         element = None
-    # ONNX Runtime supports no 6-bit floats and no complex numbers.
+    # ONNX Runtime does not support 6-bit floats and complex numbers.
     if element is None or element.name.startswith(("COMPLEX", "FLOAT6")):
         raise errors.RemoteRuntimeError(
             f"tensor type {int(number)} is not supported", fix="See onnx.TensorProto.DataType for the numbers."

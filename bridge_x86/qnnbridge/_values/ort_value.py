@@ -48,7 +48,7 @@ class OrtValue:
     def __init__(
         self, ortvalue: Any, numpy_obj: Any = None, session: Any = None, *, declared: str | None = None
     ) -> None:
-        """Initialize.
+        """Create a value.
 
         Args:
             ortvalue: see `qnnbridge_protocol.values`; the contents of another `OrtValue` are shared.
@@ -81,7 +81,7 @@ class OrtValue:
 
     @property
     def value(self) -> Any:
-        """Return the value in the type that is sent: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
+        """Value as it is sent to the host: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
         self._ours = False
         return self.content
 
@@ -516,7 +516,7 @@ class SparseTensor:
 
     @property
     def value(self) -> Sparse:
-        """The value in the type that is sent."""
+        """Value in the type that is sent to the host."""
         return self._sparse
 
     @classmethod
