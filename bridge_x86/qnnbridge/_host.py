@@ -146,8 +146,7 @@ class Host(Shown):
         # Pass the arguments as variables in the host's environment, so that only `engine_setting` has to decide
         # between arguments, variables and the configuration file. `env=` takes precedence.
         if engine is not None or ep_path is not None:
-            # Import the module here, because only these arguments need it.
-            from qnnbridge_protocol.settings import engine_variables
+            from qnnbridge_protocol.settings import engine_variables  # imported only for these arguments
 
             self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None
@@ -179,8 +178,7 @@ class Host(Shown):
         `generation` + 1."""
         self._connector: DaemonConnector | None = None
         if self._daemon is not None:
-            # Import the module here, because only the access to a daemon needs it.
-            from qnnbridge._daemon.connector import DaemonConnector
+            from qnnbridge._daemon.connector import DaemonConnector  # imported only for a daemon
 
             self._connector = DaemonConnector(self._daemon)
         # All generations share this object, so that a suspected model remains a suspect after the host is
@@ -659,8 +657,7 @@ def shared_daemon_host() -> Host:
 
 
 def chosen_host(host: Host | str | None) -> Host:
-    """Return the host for a session. Raise `OptionError` for an invalid argument, `Closed` if the interpreter is
-    ending."""
+    """Return a session's host. Raise `OptionError` for an invalid argument, `Closed` at the interpreter's end."""
     refuse_at_the_end()
     if host is None:
         return default_host()

@@ -337,8 +337,7 @@ def _environment() -> dict[str, str]:
 
 
 def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment with absolute paths in qnnbridge's variables, because the daemon has another working
-    folder."""
+    """Make the paths in qnnbridge's variables absolute, because the daemon has another working folder."""
     kept = dict(environment)
     for name in _PATHS:
         if kept.get(name):

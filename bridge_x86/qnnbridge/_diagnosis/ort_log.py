@@ -133,8 +133,7 @@ def explain_lines(lines: Iterable[str]) -> list[LogFinding]:
 
 
 def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
-    """Return the findings of `rules` in `lines`. If several lines have the same cause, they are the evidence of one
-    finding."""
+    """Return the findings of `rules` in `lines`. Lines with the same cause are the evidence of one finding."""
     compiled = [(rule, re.compile(rule.pattern)) for rule in rules]
     found: dict[tuple[str, str], LogFinding] = {}
     worth = [parsed.text for parsed in map(parse_line, lines) if _worth_reading(parsed)]

@@ -69,8 +69,7 @@ MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
 # Number of consecutive kills from outside (of generations without useful work) that do not increase the delay.
 FREE_KILLS: Final = 3
-# The limits of systemd (5 starts in 10 s) and Erlang (1 in 5 s) would never apply, because a cold start takes about
-# 2 s.
+# The limits of systemd (5 starts in 10 s) and Erlang (1 in 5 s) never apply, as a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0

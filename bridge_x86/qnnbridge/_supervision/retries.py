@@ -177,8 +177,7 @@ def survive(
                 before, failed = failed, None
                 raise before.take()
             return attempt(process, deadline)
-        # The host is being replaced as planned and has not started the request. Do not
-        # count the retirement as a death.
+        # The host ends as planned and has not started the request. Do not count its end as a death.
         except ChannelRetired:
             continue
         except ChannelFailed as failure:

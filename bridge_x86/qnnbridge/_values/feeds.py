@@ -141,8 +141,7 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
     Args:
         rule: the rule of the input.
         items: the items.
-        own_type: whether the sequence is an `OrtValue`, for which ONNX Runtime reports the type of the whole
-            sequence.
+        own_type: whether the sequence is an `OrtValue`. ONNX Runtime then reports the type of the whole sequence.
     """
     item_type = rule.inner.item
     if item_type is not None and item_type.kind == "map":
