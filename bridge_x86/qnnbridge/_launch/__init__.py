@@ -164,8 +164,8 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
     # imported here because it is needed only when a host is started
     from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
 
-    # If the variables are set, ignore both settings in the file: an engine from one source and a path from the
-    # other would not match.
+    # If a variable is set, ignore both settings of the configuration file: an engine from one source and a path
+    # from the other would not match.
     env = {**(os.environ if environ is None else environ), **given}
     if env.get(ENGINE_VARIABLE) or env.get(EP_PATH_VARIABLE):
         engine_of(env)
