@@ -1,8 +1,8 @@
 """Show warnings at the line of the application that caused them, also for warnings from qnnbridge's own threads.
 
-A warning is attributed to the nearest frame of the application. For a job in another thread, `Background` and the
-comparison in the background call `find_caller` while the application is on the stack, and then `inherit` in the
-thread. Python shows a warning once for each line of the application (`__warningregistry__`).
+A warning is attributed to the nearest stack frame of the application. A thread of qnnbridge has no such frame, so
+the code that starts its work calls `find_caller` first, and the thread passes the result to `inherit`. Python shows
+a warning only once for each line of the application (`__warningregistry__`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Caller(NamedTuple):
-    """A line of the application."""
+    """Line of the application to which warnings are attributed, with the global variables of its module."""
 
     file: str
     line: int
@@ -36,7 +36,7 @@ def find_caller() -> Caller | None:
     """Return the line of the application that called qnnbridge. In a thread of qnnbridge, return the line set by
     `inherit`."""
     frame: FrameType | None = sys._getframe(1)
-    # skip frames of `threading`, which start each thread
+    # The stack of each thread begins with frames of `threading`, which do not belong to the application.
     while frame is not None and (is_ours(frame) or frame.f_globals is vars(threading)):
         frame = frame.f_back
     if frame is None:
@@ -50,18 +50,16 @@ def inherit(caller: Caller | None) -> None:
 
 
 def warn_application(text: str, category: type[Warning], log: logging.Logger | None = None) -> None:
-    """Warn at the application's line, and log the text if the program handles log records.
-
-    Without a handler Python would print the record in addition to the warning.
-    """
+    """Warn at the application's line. Also log the text, but only if a log handler exists: without a handler Python
+    would print the log record in addition to the warning."""
     if log is not None and log.hasHandlers():
         log.warning("%s", text)
     caller = find_caller()
-    if caller is None:  # a thread of qnnbridge that no call of the application has started
+    if caller is None:  # this thread of qnnbridge does not work for a call of the application
         warnings.warn(text, category, stacklevel=2)
         return
     variables: Any = caller.variables
-    # The record with which Python shows a warning only once per line. It is stored in the application's module.
+    # Python records shown warnings in this dict of the application's module, to show each only once per line.
     registry = variables.setdefault("__warningregistry__", {})
     name = variables.get("__name__") or "<string>"
     # Do not pass the module's variables: Python would request the source from their `__loader__`, and the loader of

@@ -101,7 +101,7 @@ def compile(  # noqa: A001 - as in qnnbridge.compile(...)
     host: Host | None = None,
     on_progress: OnProgress | None = None,
 ) -> CompileResult | tuple[CompileResult, ...]:
-    """Compile a model for QNN to an EPContext model. A session opens an EPContext model in a fraction of the time.
+    """Compile a model for QNN to an EPContext model, from which a session is created without another compilation.
 
     Args:
         model: the original ONNX model, a file or its bytes.
@@ -119,7 +119,7 @@ def compile(  # noqa: A001 - as in qnnbridge.compile(...)
             A model without any node for QNN is always refused.
         timeout: time limit in seconds for all steps, per chip; when it expires, the compiler is ended.
         overwrite: replace existing files.
-        host: a host whose interpreter, environment and limits are used; the work is done in new hosts.
+        host: a host whose interpreter, environment and limits are used for the new hosts that compile.
         on_progress: called at the start and a few times per second with the current step and the elapsed seconds.
 
     Raises:
@@ -169,15 +169,15 @@ def compile(  # noqa: A001 - as in qnnbridge.compile(...)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CompileJob:
-    """A model to be compiled for a chip. It can be pickled.
+    """A model to compile for one chip. Instances can be pickled.
 
     Attributes:
         recipe: recipe of the session that would run the model.
         soc_model: the chip; ``None`` for the default.
         embed: whether to store the context binary in the .onnx file.
         output: an absolute path, with a separator at the end for a folder; ``None``: the folder of the model.
-        tag: text after the model's name in a default file name.
-        inputs: inputs for the comparison of the result.
+        tag: text after the model's name in a default file name, for example "_soc60".
+        inputs: inputs for comparing the compiled model with the CPU; empty: generated inputs.
     """
 
     recipe: SessionRecipe
@@ -194,7 +194,7 @@ class Compiled:
 
     Attributes:
         results: one result per job.
-        skipped: with `resume`, the reason why nothing was compiled.
+        skipped: reason why nothing was compiled, with `resume`; ``None`` if the host compiled.
     """
 
     results: tuple[CompileResult, ...]
@@ -213,7 +213,7 @@ def make_jobs(
     fallback: Fallback | None = "cpu",
     inputs: Mapping[str, Any] | None = None,
 ) -> list[CompileJob]:
-    """Return a job for each model and chip. Raise `OptionError` or the error of a missing model."""
+    """Return a job for each model and chip. Raise an error if an option is invalid or a model file is missing."""
     chips = list(dict.fromkeys(None if chip is None else str(chip) for chip in soc_models))
     if not chips:
         raise OptionError("soc_model is an empty list.", fix="Give at least one chip.")
@@ -248,8 +248,7 @@ def perform(
     resume: bool = False,
     on_begin: Callable[[Running], None] | None = None,
 ) -> Compiled:
-    """Compile jobs in a new host. The results of several jobs share the weights. Raise the same errors as
-    `compile`.
+    """Compile jobs in a new host. The results of several jobs share the weights. Raise the errors of `compile`.
 
     Args:
         jobs: the jobs, all with the same options.
@@ -298,10 +297,10 @@ class Running:
 
     def run(self, how: Mapping[str, Any]) -> Compiled:
         supervisor = self._host.supervisor
-        self._news.stage = "compiling"  # until the host reports a stage
+        self._news.stage = "compiling"  # the initial value, until the host reports its stage
         self._news.report("compiling", 0.0)
-        # Check the quarantine before the start, so that no host is started for a model that is known to crash.
-        # Check it again afterwards, because the versions are known only from the first HELLO.
+        # Check the quarantine before the start, so that no host is started for a model that is known to crash, and
+        # again afterwards: the quarantine depends on the versions that the host reports.
         self._check_quarantine()
         try:
             process = supervisor.process(self._deadline)
@@ -320,7 +319,7 @@ class Running:
         except WorkerDied as error:
             raise supervisor.worker_died(process, error, self._contexts[0]) from None
         except ModelQuarantined as refusal:
-            raise self._in_full(refusal) from None
+            raise self._with_records(refusal) from None
         except BridgeError as error:
             if self._interrupted:
                 raise _interrupted() from None
@@ -385,8 +384,9 @@ class Running:
             for job, context in zip(self._jobs, self._contexts, strict=True):
                 self._host.quarantine.check_source(job.recipe.was_read_from, context.options_hash)
 
-    def _in_full(self, refusal: ModelQuarantined) -> ModelQuarantined:
-        """Return the error together with the deaths and reports that this process has recorded."""
+    def _with_records(self, refusal: ModelQuarantined) -> ModelQuarantined:
+        """Return the host's refusal of a quarantined model, with the deaths and crash reports from the quarantine
+        file."""
         fingerprint = str(refusal.details.get("fingerprint", ""))
         for context in self._contexts:
             try:
@@ -396,8 +396,8 @@ class Running:
         return refusal
 
     def _explained(self, process: HostProcess, error: BridgeError, request_id: list[int]) -> BridgeError:
-        """Return the error with the cause from the host's log. If the process of the comparison died, return the
-        cause of its death and write a crash report."""
+        """Return the error with the cause from the host's log. If the process that ran the compiled model for the
+        comparison died, add the cause of its death, and write a crash report."""
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr
 
         died = error.details.get("worker_died")
@@ -412,11 +412,11 @@ class Running:
 
 
 def _target(output: str | os.PathLike[str] | None, count: int) -> str | None:
-    """Return the absolute output path for this number of models."""
+    """Return the absolute path of the output. For more than one model (`count`) it must be a folder."""
     if output is None:
         return None
     text = os.fsdecode(output)
-    # `abspath` would drop the separator at the end, which marks a folder for the host.
+    # Keep a separator at the end, which `abspath` would drop: it tells the host that the path is a folder.
     path = os.path.join(os.getcwd(), text)
     if count == 1:
         return path

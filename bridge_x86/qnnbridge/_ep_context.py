@@ -1,8 +1,8 @@
 """Objects passed to and from functions of the application while a model is compiled or loaded.
 
 `OrtEpContextData` contains a context binary, `OrtEpContextDataBuffer` receives one, and
-`OrtExternalInitializerInfo` describes the location of an initializer. The first two are valid until the
-application's function returns, as in ONNX Runtime.
+`OrtExternalInitializerInfo` describes the location of an initializer. `OrtEpContextData` and
+`OrtEpContextDataBuffer` are valid until the application's function returns, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class OrtExternalInitializerInfo:
 
 
 class OrtEpContextData:
-    """A context binary that is passed to the application's function, which must store it."""
+    """A context binary that is passed to a function of the application, which must store the binary."""
 
     __slots__ = ("_data",)
 
@@ -182,7 +182,7 @@ class OrtEpContextDataBuffer:
             raise RemoteRuntimeError("EPContext data output is valid only during the read callback.")
 
 
-# --- adapters, so that the host can call functions of the application -------------------------------------
+# --- adapters with which the host calls functions of the application --------------------------------------
 
 
 def initializer_location(

@@ -143,10 +143,10 @@ class Host(Shown):
     ) -> None:
         self._python = python
         self._env = dict(env or {})
-        # The arguments are passed as variables in the host's environment, so that only `engine_setting` combines
-        # arguments, variables and the configuration file. `env=` takes precedence.
+        # Pass the arguments as variables in the host's environment, so that only `engine_setting` has to decide
+        # between arguments, variables and the configuration file. `env=` takes precedence.
         if engine is not None or ep_path is not None:
-            from qnnbridge_protocol.settings import engine_variables  # needed only for these arguments
+            from qnnbridge_protocol.settings import engine_variables  # imported only for these arguments
 
             self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None
@@ -162,8 +162,8 @@ class Host(Shown):
         self.interpreter: HostInterpreter | None = None
         # Function that receives the log lines that ONNX Runtime writes during this process's calls.
         self.log_function: LogFunction | None = None
-        # Kind and arguments of objects that every new host process (generation) creates before its first session,
-        # and the generation that has created them.
+        # Objects (kind, arguments) that every new host process creates before its first session, and the generation
+        # that created them last.
         self._remembered: list[tuple[str, Mapping[str, Any]]] = []
         self._remembered_in = 0
         # Supervisors that were inherited from parent processes. This process must not end their hosts.
@@ -178,7 +178,7 @@ class Host(Shown):
         `generation` + 1."""
         self._connector: DaemonConnector | None = None
         if self._daemon is not None:
-            from qnnbridge._daemon.connector import DaemonConnector  # needed only for a daemon
+            from qnnbridge._daemon.connector import DaemonConnector  # imported only for a daemon
 
             self._connector = DaemonConnector(self._daemon)
         # All generations share this object, so that a suspected model remains a suspect after the host is
@@ -194,7 +194,7 @@ class Host(Shown):
                 raise Closed("The host was dropped.")
             return host._launch()
 
-        # ``None`` for the daemon, which has its own quarantine.
+        # ``None`` if this host is a daemon, which has its own quarantine.
         self.quarantine: Quarantine | None = None
         if self._connector is None:
             self.quarantine = Quarantine()
@@ -203,7 +203,7 @@ class Host(Shown):
         else:
             connector = self._connector
             self.supervisor = Supervisor(
-                launch, connector, self._restart or connector.policy, connector.inquest, connector.reach
+                launch, connector, self._restart or connector.policy, connector.death_handler, connector.reach
             )
         self.supervisor.counters.generation = generation
         # Whether `when_gone` is registered to end the host; set at the first start.
@@ -212,7 +212,7 @@ class Host(Shown):
         # The following attributes are kept when the host process is replaced.
         self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(self._shared_memory, self._spin)
-        # The value of `arrays`, once it was used.
+        # ``None`` until the property `arrays` is read for the first time.
         self.own_arrays: SharedArrays | None = None
         self._arrays_lock = Lock()
         self.recycler = Recycler(self._recycle or RecycleAfter())
@@ -311,7 +311,7 @@ class Host(Shown):
         return self.learn(deadline_after(INFO_TIMEOUT_S))
 
     def learn(self, deadline: float | None) -> HostInfo:
-        """Return `info`. `deadline` is a time of `time.monotonic`."""
+        """Return `info`, within a deadline (a time of `time.monotonic`)."""
         process = self.supervisor.process(deadline)
         if self._info is None or self._info.generation != process.generation:
             left_s = seconds_left(deadline)
@@ -350,16 +350,16 @@ class Host(Shown):
         )
 
     def ping(self, timeout: float = 5.0) -> float:
-        """Return the seconds of a round trip. Raise `DeadlineExceeded` after the timeout, even if the host is
-        busy."""
+        """Return the time of a round trip in seconds. Raise `DeadlineExceeded` after the timeout, even if the host
+        is busy."""
         deadline = deadline_after(timeout)
-        # This may start the host, so it is called before the time measurement.
+        # Start the host, if needed, before the time is measured.
         process = self.supervisor.process(deadline)
         begin = time.perf_counter()
         try:
             process.ping(deadline)
         except CallTimedOut:
-            raise DeadlineExceeded(f"No sign of life from the host within {timeout:g} s.") from None
+            raise DeadlineExceeded(f"The host did not answer a ping within {timeout:g} s.") from None
         except ChannelFailed as failure:
             raise self.supervisor.lost(process, failure, deadline) from None
         return time.perf_counter() - begin
@@ -376,7 +376,7 @@ class Host(Shown):
 
             with self._arrays_lock:
                 if self.own_arrays is None:
-                    # A weak reference, because the arrays may outlive the host and must not keep the host alive.
+                    # Use a weak reference, because the arrays may outlive the host but must not keep it alive.
                     forget = weakref.WeakMethod(self.forget_slab)
                     self.own_arrays = SharedArrays(self.sharing, lambda number: call_if_alive(forget, number))
                     self.sharing.collect = self.own_arrays.collect
@@ -397,7 +397,7 @@ class Host(Shown):
         """Restart the host with one more environment variable. Return ``False`` if the host already has it."""
         if variable in self._env:
             return False
-        # `forget_launch` discards the launch that was made with the old environment.
+        # `forget_launch` discards the command and environment of the last start.
         self._env[variable] = text
         self.supervisor.forget_launch()
         self.restart()
@@ -410,8 +410,8 @@ class Host(Shown):
         buffers: tuple[Any, ...] = (),
         stop: Terminable | None = None,
     ) -> Frame:
-        """Call an operation of the host itself. If the host dies, repeat the operation, but only once if it may be
-        the cause.
+        """Call an operation of the host itself. If the host dies, repeat the operation, but only once if the
+        operation may be the cause.
 
         stop: setting its `terminate` from another thread withdraws the request.
         """
@@ -463,7 +463,7 @@ class Host(Shown):
         self._remembered_in = process.generation
 
     def set_log_function(self, log: LogFunction | None) -> None:
-        """Pass all later log lines to the function. After this, calls take the slow path."""
+        """Pass all later log lines to the function. While a function is set, calls take the slow path."""
         self.log_function = log
         if log is not None:
             self._releases.keep_slow()
@@ -482,7 +482,7 @@ class Host(Shown):
         """Wait until the host has reported its QNN version, if the quarantine depends on it."""
         if self.quarantine is None or not process.seeks_qnn or not self.quarantine.depends_on_versions:
             return
-        # The host answers after it has loaded everything. Errors are ignored, because the call that follows reports
+        # The host answers after it has loaded ONNX Runtime and QNN. Ignore errors, because the next call reports
         # them.
         with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
             process.channel.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
@@ -499,7 +499,7 @@ class Host(Shown):
 
     def release_later(self, generation: int, session_id: int) -> None:
         """Queue the release of a session without taking a lock and without blocking, so that finalizers may call
-        this."""
+        this method."""
         self._releases.add("session.close", generation, session_id)
 
     def release_object_later(self, generation: int, number: int) -> None:
@@ -537,7 +537,7 @@ class Host(Shown):
 
 
 class _HostPolicy(Policy):
-    """The policy of an operation of the host itself, which does not concern a model."""
+    """Retry policy for operations of the host itself, which do not concern a model."""
 
     _repeated = False
 
@@ -545,7 +545,7 @@ class _HostPolicy(Policy):
         pass
 
     def before_attempt(self, process: HostProcess, deadline: float | None) -> None:
-        # Versions are not checked, because such an operation must not wait until ONNX Runtime is loaded.
+        # Do not check the quarantine again: the operation must not wait until ONNX Runtime is loaded.
         pass
 
     def expired(self, process: HostProcess, late: CallTimedOut, limits: CallLimits) -> DeadlineExceeded:
@@ -616,7 +616,7 @@ def connect(
         from qnnbridge._daemon.discovery import from_anywhere
 
         found = find_host(python)
-        # Interpreter for the daemon process, if the running interpreter cannot be used.
+        # A frozen application has no interpreter that could run the daemon.
         own_python = found.path if is_frozen() else None
         arguments = "--python", from_anywhere(os.fspath(python))
     host = daemon_host(
@@ -657,7 +657,7 @@ def shared_daemon_host() -> Host:
 
 
 def chosen_host(host: Host | str | None) -> Host:
-    """Return the host for a session. Raise `OptionError` for other types, `Closed` if the interpreter is ending."""
+    """Return a session's host. Raise `OptionError` for an invalid argument, `Closed` at the interpreter's end."""
     refuse_at_the_end()
     if host is None:
         return default_host()

@@ -48,7 +48,7 @@ class HostObject:
         host: the host.
         generation: the generation of the host to which the object belongs.
         number: the object's number in the host.
-        kind: type of the object, as messages name it.
+        kind: type of the object, for error messages.
     """
 
     __slots__ = ("__weakref__", "_call_off", "_forks", "_released", "generation", "host", "kind", "number")
@@ -131,7 +131,7 @@ class HostObject:
             raise Closed(f"The {self.kind} was released.", fix="Create a new one.")
         if self._forks != fds.forks:
             raise ForkedClient(
-                f"This process is a fork of the one that owns the {self.kind}.",
+                f"This process is a fork of the process that owns the {self.kind}.",
                 cause="The fork uses a separate host, and the object is in the host of its parent.",
                 fix="Create the object after the fork, or use the spawn start method of multiprocessing.",
             )
@@ -161,7 +161,8 @@ class HostObject:
         process = self.host.supervisor.running
         if process is not None and process.generation == self.generation:
             process.channel.one_way.add({"op": "object.release", "objects": [self.number]})
-        self._call_off()  # if an interruption comes before this line, the release is repeated, which is harmless
+        # After an interruption before this line, the object is released a second time, which is harmless.
+        self._call_off()
 
 
 def create_object(
@@ -200,7 +201,7 @@ def forward_creation(
             frame = _exchange(host, process, message, context, sent.append)
             break
         except ChannelRetired:
-            continue  # a new host process has none of `objects`: `process` raises `StateLost`
+            continue  # try the next host; if `objects` were in the last host, `process` raises `StateLost`
         except BaseException:
             # The host may have created the object. Its number is the number of the request, so release it by that
             # number.
@@ -216,7 +217,7 @@ def numbers_in(host: Host, generation: int, objects: Sequence[HostObject]) -> li
         if one.host is not host:
             raise InvalidArgument(
                 f"The {one.kind} belongs to another host.",
-                fix="Create both with the same host=, or omit host= for both.",
+                fix="Create all objects with the same host=, or omit host= for all of them.",
             )
         if one.released:
             raise Closed(f"The {one.kind} was released.", fix="Create a new one.")
@@ -250,7 +251,7 @@ def _exchange(
 ) -> Frame:
     host.before_call(process)
     if process.retiring:
-        raise ChannelRetired  # an object created there now would be lost at once
+        raise ChannelRetired  # the host is about to end, and would lose a new object
     try:
         with host.isolate(context, None):
             frame = host.call_with_functions(process, message, None, context, on_sent, on_news, functions)

@@ -99,7 +99,7 @@ class InferenceSession(Shown):
 
     _warn: Warn = staticmethod(warn_application)
     _bucket_arguments: BucketArguments | None = None
-    # These attributes are set by `_start`.
+    # `_start` sets the following attributes.
     _runner: Runner
     _inputs: list[NodeArg]
     _outputs: list[NodeArg]
@@ -165,11 +165,12 @@ class InferenceSession(Shown):
         return BucketedRunner(recipe, self._bucket_arguments, host, retry, creation, self._timeout, self._warn)
 
     def _start(self, runner: Runner) -> None:
-        """Use this runner for all later calls."""
-        # The runner is assigned only after it was created: if `set_providers` fails to create a new runner, the old
-        # one remains in use.
+        """Use `runner` for all later calls."""
+        # If `set_providers` fails to create a new runner, this line is not reached, and the old runner remains in
+        # use.
         self._runner = runner
-        # The runner has imported both modules. An import statement in `run` would take 2 us of each call.
+        # Import here and not in `run`, where an import statement would take 2 us of each call. The runner has
+        # already imported both modules.
         from qnnbridge._fastpath.call import OutputPlacement
         from qnnbridge._values.feeds import check_out, deliver, protect
 
@@ -215,10 +216,10 @@ class InferenceSession(Shown):
                 limits = CallLimits(timeout, retry, on_deadline).checked()
             names = None if output_names is None else self._names(output_names, input_feed)
             if out is not None or borrow:
-                place_outputs, check_out, deliver, protect = self._for_outputs
+                make_memory, check_out, deliver, protect = self._for_outputs
                 arrays = None if out is None else check_out(out, names or self._runner.output_names)
-                output_placement = place_outputs(arrays, "borrowed" if arrays is None else "")
-                results = self._runner.run(names, input_feed, run_options, limits, output_placement)
+                memory = make_memory(arrays, "borrowed" if arrays is None else "")
+                results = self._runner.run(names, input_feed, run_options, limits, memory)
                 return protect(results) if arrays is None else deliver(results, arrays)
             return self._runner.run(names, input_feed, run_options, limits)
         except BridgeError as error:
@@ -268,7 +269,7 @@ class InferenceSession(Shown):
         except RemoteError:
             raise
         except BridgeError:
-            pass  # the run raises the error again
+            pass  # the run raises the error again, and passes it to the callback
 
         def work() -> None:
             try:
@@ -335,7 +336,7 @@ class InferenceSession(Shown):
         try:
             return requested_names(output_names)
         except Exception:
-            self._runner.checker.require_all(feed)  # ONNX Runtime checks the inputs first
+            self._runner.checker.require_all(feed)  # report a missing input first, as ONNX Runtime does
             raise
 
     def arguments_now(self, output_names: Any, input_feed: Any) -> tuple[Names, Any]:
@@ -507,8 +508,8 @@ class InferenceSession(Shown):
 
     @property
     def placement(self) -> Placement:
-        """Number of nodes on QNN and on the CPU, with the reason; with buckets, for the variant with the most nodes
-        on the CPU."""
+        """Number of nodes on QNN and on the CPU, and the reason for nodes on the CPU; with buckets, for the variant
+        with the most nodes on the CPU."""
         return self._runner.placement
 
     @property
@@ -557,8 +558,8 @@ class InferenceSession(Shown):
         old = self._runner
         try:
             recipe = with_providers(old.recipe, providers, provider_options)
-            # The new session is created first, so that the old session remains if this fails. For a moment the host
-            # has both.
+            # Create the new session first, so that the old session remains if the creation fails. For a moment the
+            # host contains two sessions.
             self._start(self._make_runner(recipe, self.host, CallLimits(self._timeout, old.remote.retry)))
         except BridgeError as error:
             raise as_onnxruntime(error) from None

@@ -4,10 +4,9 @@ A binding owns the bound values, in the order of binding. Inputs are read when t
 bound. Large tensors in memory that qnnbridge allocated are moved to memory that is shared with the host, and
 results are written to such memory: a value that is bound again in the next run is neither copied nor sent through a
 pipe. A value that is bound as input and output of the same run is changed in place; if the host dies in that run,
-the value is lost (`StateLost`). Otherwise a run either writes all outputs or leaves all outputs unchanged. The
-exception is shared memory, which may be partly written after a failed run. A binding uses only those methods of the
-session that are in `BindableSession`. Not thread-safe: only one thread at a time may use a binding, as in ONNX
-Runtime.
+the value is lost (`StateLost`). Otherwise a run writes either all outputs or none. The exception is shared memory,
+which may be partly written after a failed run. A binding uses only those methods of the session that are in
+`BindableSession`. Not thread-safe: only one thread at a time may use a binding, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -89,8 +88,8 @@ class IOBinding:
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
         """Bind a numpy array. Later changes of the array take effect, unless the array was copied because it is
         not in C order."""
-        # Only check the type of the value here, with ONNX Runtime's messages. The session checks element types and
-        # shapes when it runs.
+        # Check only the class of the value here, with ONNX Runtime's messages. The session checks element type and
+        # shape when it runs.
         rule = self._input_rules.get(name)
         if rule is None:
             raise errors.RemoteRuntimeError(f"Failed to find NodeArg with name: {name} in the def list")
@@ -167,8 +166,8 @@ class IOBinding:
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Bind an output to the memory of a tensor, to which results are written."""
         holder = _ort_value(ortvalue)
-        # Results can only be written to the memory of a dense numeric tensor; all other values are replaced by the
-        # new value.
+        # Results can only be written to the memory of a dense numeric tensor. A result replaces a value of another
+        # type.
         fixed = isinstance(holder.content, Typed) or (
             isinstance(holder.content, np.ndarray) and not holder.content.dtype.hasobject
         )
@@ -226,8 +225,7 @@ class IOBinding:
             raise _in_execution(error) from error
 
     def _deliver(self, values: Sequence[Any]) -> None:
-        # Check all results before any is written, because a result that does not fit must leave all outputs
-        # unchanged.
+        # Check all results before writing any, because no output may be changed if one result does not fit.
         pairs = list(zip(self._outputs.items(), values, strict=True))
         for (name, output), value in pairs:
             if output.fixed and value is not output.holder.content:
@@ -304,7 +302,7 @@ def _in_execution(error: errors.BridgeError) -> errors.RemoteRuntimeError:
     # For a binding ONNX Runtime omits its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : ".
     text = error.message
     if text.startswith("[ONNXRuntimeError]"):
-        # For a binding ONNX Runtime spells this message differently.
+        # For a binding ONNX Runtime's message contains a space after "output name:".
         text = text.split(" : ", 3)[-1].replace("output name:", "output name: ")
     if not text.startswith(_EXECUTION):
         text = _EXECUTION + text
@@ -340,27 +338,25 @@ _KINDS: Final = "biufc"
 class BoundValues:
     """Inputs and outputs of one bound run.
 
+    Args:
+        host: the session's host, which provides shared memory.
+        inputs: values by name.
+        outputs: values that receive the results; ``None`` for a new value.
+
     Attributes:
         feed: the inputs.
-        output_placement: the arrays to which the host must write the outputs.
+        out: the arrays to which the host must write the outputs.
     """
 
     def __init__(
         self, host: ArraySource, inputs: Mapping[str, OrtValue], outputs: Sequence[OrtValue | None]
     ) -> None:
-        """Initialize.
-
-        Args:
-            host: the session's host, which provides shared memory.
-            inputs: values by name.
-            outputs: values that receive the results; ``None`` for a new value.
-        """
         # Move the values before `feed` is created, because `move` replaces the array of a value.
         for value in (*inputs.values(), *outputs):
             if value is not None and _is_worth_sharing(value.content):
                 value.move(lambda shape, dtype: allocate(host, shape, dtype, host_writes=True, reusable=True))
         self.feed = {name: value.content for name, value in inputs.items()}
-        # The host only writes to arrays. Values of other types are replaced after the run.
+        # The host writes only to arrays. Values of other types are replaced after the run.
         contents = [None if value is None else value.content for value in outputs]
         out = [one if one.__class__ is np.ndarray and one.flags.writeable else None for one in contents]
         # Only an output that uses the same array as an input is changed in place, not an output that merely
@@ -371,7 +367,7 @@ class BoundValues:
             for value, array in zip(outputs, out, strict=True)
             if value is not None and array is not None and id(array) in fed and _is_shared(array)
         ]
-        self.output_placement = OutputPlacement(out, fresh="writable", in_place=bool(self._in_place))
+        self.out = OutputPlacement(out, fresh="writable", in_place=bool(self._in_place))
 
     def lose(self, error: StateLost | DeadlineExceeded) -> None:
         """Mark the values that a run changes in place as lost, because the run failed or missed its deadline."""
@@ -394,7 +390,7 @@ def _is_shared(array: Array) -> bool:
 
 
 def lost_in_place(cause: str) -> StateLost:
-    """Return the error for a run that changes its inputs in place, if its host ended."""
+    """Return the error for a run that was changing its inputs in place when its host ended."""
     return StateLost(
         "The host ended in a run that changes its inputs in place: their contents are lost.",
         cause=cause,

@@ -69,7 +69,7 @@ def pull(
     with popen()(
         [*command, "--", name],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,  # the child writes its progress to the application's stderr
+        stdout=subprocess.PIPE,  # not stderr, to which the child writes its progress
         env=environment,
         # Without this flag, Windows would open a console window if the application has none.
         creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0) if sys.stderr is None else 0,
@@ -85,7 +85,7 @@ def pull(
             raise from_wire(answer["error"])
         return str(answer["path"])
     except (ValueError, LookupError, TypeError) as error:
-        if isinstance(error, BridgeError):  # some of these errors are also a ValueError
+        if isinstance(error, BridgeError):  # raised above; some BridgeErrors are also a ValueError
             raise
         raise PullFailed(
             f"The process that pulls {name} ended without an answer (exit code {process.returncode}).",

@@ -50,7 +50,7 @@ class Runner(Protocol):
     def verified(self) -> NumbersReport: ...
 
     def announce(self, session: object) -> None:
-        """Report a new session to the functions in `remote_runner.watchers`, for example of a test."""
+        """Report a new session to the functions in `remote_runner.watchers`, for example of `qnnbridge.testing`."""
 
     def run(
         self,
@@ -58,7 +58,7 @@ class Runner(Protocol):
         feed: Mapping[str, Any],
         run_options: RunOptions | Any,
         limits: CallLimits,
-        output_placement: OutputPlacement | None = None,
+        memory: OutputPlacement | None = None,
     ) -> list[Any]:
         """Run the model. Return the outputs as numpy arrays or other Python objects for the application."""
         ...

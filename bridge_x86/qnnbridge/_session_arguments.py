@@ -41,9 +41,9 @@ def read_recipe(
     parts = options.to_spec_parts()
     if providers is None and options.selection is not None:
         raise OptionError(
-            "These SessionOptions leave the choice of devices to a function.",
-            cause="The function is called by sessions of qnnbridge.ort, which has the devices.",
-            fix="Make the session with qnnbridge.ort.InferenceSession, or pass providers=.",
+            "These SessionOptions contain a function that chooses devices.",
+            cause="Only sessions of qnnbridge.ort call the function, because only that module has devices.",
+            fix="Create the session with qnnbridge.ort.InferenceSession, or pass providers=.",
         )
     specs = normalize_providers(providers, provider_options) or parts.pop("providers", ())
     parts.pop("providers", None)

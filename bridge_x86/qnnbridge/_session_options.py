@@ -43,15 +43,15 @@ if TYPE_CHECKING:
 # devices.
 SelectionDelegate = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, str], int], Sequence[Any]]
 
-# ONNX Runtime's limits. Checking them here raises the error before the host receives the request.
+# Limits of ONNX Runtime, checked here so that the error is raised before the host receives a request.
 MAX_CONFIG_KEY_BYTES = 1024
 MAX_CONFIG_VALUE_BYTES = 8192
 
 QNN = "QNNExecutionProvider"
 CPU = "CPUExecutionProvider"
 
-# All results of ``onnxruntime.get_all_providers()`` in any release. 1.32 removed ACL and NvTensorRTRTX, which
-# applications may still use. The host checks whether it has a provider.
+# All results of ``onnxruntime.get_all_providers()`` in any release. Release 1.32 removed ACL and NvTensorRTRTX,
+# which applications may still use. The host checks whether its release has the provider.
 KNOWN_PROVIDERS = (
     "ACLExecutionProvider",
     "AzureExecutionProvider",
@@ -149,8 +149,7 @@ class SessionOptions(HasFields):
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
         # Function that provides context binaries, and the maximum size of a context binary.
         self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
-        # Tuple of the function that chooses devices, which may be None; None instead of a tuple if no function was
-        # set.
+        # The function that chooses devices, which may be None, in a tuple; None if no function was set.
         self._delegate: tuple[SelectionDelegate | None] | None = None
         # Flag that `set_load_cancellation_flag` sets. Copies of these options share the flag.
         self.load_cancellation = TerminateFlag()
@@ -218,8 +217,7 @@ class SessionOptions(HasFields):
                 raise errors.RemoteRuntimeError(
                     f"The length of {text} is {size}, but its buffer has {content.nbytes} bytes."
                 )
-            # Keep a view of the application's buffer instead of a copy, because these files may have several
-            # gigabytes.
+            # Keep a view of the application's buffer and not a copy, because the file may have several gigabytes.
             self._files_in_memory[text] = content[:size]
 
     def _new_initializer(self, target: dict[str, OrtValue], name: str, value: OrtValue) -> None:
@@ -245,8 +243,7 @@ class SessionOptions(HasFields):
         """
         import copy
 
-        # The order must be the same as in `SessionSpec.value_names`, because the host assigns the buffers by this
-        # order.
+        # Keep the order of `SessionSpec.value_names`, by which the host assigns the buffers.
         given = (*self._initializers.items(), *self._external_initializers.items())
         tensors = {name: copy.deepcopy(value.content) for name, value in given}
         if not self._files_in_memory:
@@ -254,7 +251,7 @@ class SessionOptions(HasFields):
         import numpy as np
 
         for name, content in self._files_in_memory.items():
-            # `bytes` objects are immutable, so they are not copied: these files may have several gigabytes.
+            # Do not copy `bytes` objects, which are immutable: the files may have several gigabytes.
             kept = content if isinstance(content.obj, bytes) else bytes(content)
             tensors[in_memory(name)] = np.frombuffer(kept, np.uint8)
         return tensors
@@ -343,7 +340,7 @@ class SessionOptions(HasFields):
             from qnnbridge._bindings import refused  # a large table, needed only for errors
 
             raise refused("SessionOptions.set_provider_selection_policy_delegate", self, delegate)
-        # A tuple, because an application may set the function to None.
+        # Store a tuple, because an application may set the function to None.
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:
@@ -359,7 +356,7 @@ class SessionOptions(HasFields):
             raise refused("SessionOptions.set_ep_context_data_read_func", self, read_func, max_data_size)
         if read_func is None:
             raise errors.RemoteRuntimeError("EPContext data read callback must not be None.")
-        # 2**64 - 1 is C's SIZE_MAX.
+        # ONNX Runtime refuses 0 and 2**64 - 1, which is SIZE_MAX in C.
         if size in (0, 2**64 - 1):
             raise errors.RemoteRuntimeError("EPContext data max_data_size must be finite and greater than zero.")
         self._context_read = read_func, size
@@ -377,7 +374,7 @@ class SessionOptions(HasFields):
 
     def set_load_cancellation_flag(self, value: bool, /) -> None:
         """With ``True``, cancel the loading of sessions with these options; loading then raises
-        `ModelLoadCanceled`. Any thread may call this."""
+        `ModelLoadCanceled`. Any thread may call this method."""
         self.load_cancellation.assign(as_bool("the flag", value))
 
     # --- conversion and copies ---------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Background jobs, functions of the application that the host calls, and cancellation from another thread.
 
-`Background` has a few daemon threads for `run_async`, futures and asyncio. `concurrent.futures` is not used,
-because the interpreter waits for its threads before it ends, so a native call that never returns would prevent the
+`Background` has a few daemon threads for `run_async`, futures and asyncio. `concurrent.futures` is not used: before
+the interpreter ends, it waits for the threads of that module, so a native call that never returns would prevent the
 application from ending.
 
 `CalledFunctions` runs functions of the application that the host calls during a request. The functions run in a
@@ -89,25 +89,25 @@ class Background:
         self._threads = 0
 
     def _at_fork_reinit(self) -> None:
-        # The threads exist only in the parent process, which runs the jobs.
+        # Drop the jobs: the threads exist only in the parent process, which runs them.
         self._jobs.clear()
         self._begin()
 
     def submit(self, job: Callable[[], None]) -> None:
         self._jobs.append((find_caller(), job))
-        self._see_to_it()
+        self._start_thread_if_needed()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Wait until all jobs are done. Return False after the timeout."""
-        self._see_to_it()  # a previous `submit` may have been interrupted
+        self._start_thread_if_needed()  # an interrupted `submit` may have queued a job without starting a thread
         return self._changes.wait_for(lambda: not (self._threads or self._jobs), timeout_s)
 
-    def _see_to_it(self) -> None:
+    def _start_thread_if_needed(self) -> None:
         if self._jobs and self._threads < self._most:
             start_thread(self._name, self._work)
 
     def _work(self) -> None:
-        # Each thread counts itself, because the code that starts the thread may be interrupted.
+        # Each thread counts itself, because the code that starts a thread may be interrupted.
         with self._lock:
             if self._threads == self._most:
                 return
@@ -135,7 +135,7 @@ TIMEOUT_S: Final = 300.0
 MAX_TEXT: Final = 2000
 
 
-# Name of the log function for messages.
+# Name under which the host calls the log function.
 LOG: Final = "log"
 
 
@@ -176,6 +176,11 @@ class CalledFunctions:
     """Run the functions of the application that the host calls during a request.
 
     Make the call inside the context manager `around`, and pass this object to `Channel.call` as ``on_news``.
+
+    Args:
+        functions: functions by name.
+        on_news: called with PHASE and EVENT frames.
+        log: called with ONNX Runtime's log lines.
     """
 
     def __init__(
@@ -184,13 +189,6 @@ class CalledFunctions:
         on_news: Callable[[Frame], None] | None = None,
         log: LogFunction | None = None,
     ) -> None:
-        """Initialize.
-
-        Args:
-            functions: functions by name.
-            on_news: called with PHASE and EVENT frames.
-            log: called with ONNX Runtime's log lines.
-        """
         self._functions = dict(functions)
         self._log = log
         if log is not None:
@@ -205,7 +203,7 @@ class CalledFunctions:
         self._raised: BaseException | None = None
 
     def header(self) -> dict[str, Any]:
-        """Return the fields that announce the functions in the request."""
+        """Return the fields of the request that list the functions for the host."""
         header = {"functions": sorted(self._functions), "function_timeout_s": timeout_s()}
         return header if self._log is None else {**header, "log_severity": self._log.severity}
 
@@ -233,7 +231,7 @@ class CalledFunctions:
                 raise self._raised from None
             raise
         finally:
-            # This ends the thread, unless the function hangs. In that case the daemon thread remains.
+            # `None` ends the thread, unless the function hangs. In that case the daemon thread remains.
             self._frames.put(None)
             self._raised = self._channel = None
 
@@ -256,7 +254,7 @@ class CalledFunctions:
         while channel is not None and (frame := self._frames.get()) is not None:
             header, buffers = self._answer(frame)
             header["call"] = frame.header.get("call")
-            with contextlib.suppress(ChannelFailed):  # the caller gets this error in addition
+            with contextlib.suppress(ChannelFailed):  # the waiting caller raises `ChannelFailed`, too
                 try:
                     channel.give_back(frame.request_id, header, buffers)
                 except (BridgeError, TypeError, ValueError, OverflowError) as error:
@@ -310,7 +308,7 @@ def _described(error: BaseException) -> dict[str, str]:
 
 
 class Terminable(Protocol):
-    """Protocol of an object that can stop a request. `terminate`: whether the request must stop."""
+    """Interface of an object that can stop a request. `terminate`: whether the request must stop."""
 
     @property
     def terminate(self) -> bool: ...
@@ -364,17 +362,16 @@ class TerminateFlag:
 
 class TerminateRelay:
     """Context manager around a request that sends a CANCEL message when the flag is set. Its value is passed to
-    `Channel.call` as ``on_sent``."""
+    `Channel.call` as ``on_sent``.
+
+    Args:
+        options: object with the flag.
+        channel: the channel of the request.
+        ends_at_once: whether the request itself contains the option to stop immediately, so that no CANCEL message
+            is needed.
+    """
 
     def __init__(self, options: Terminable | None, channel: Channel, ends_at_once: bool = False) -> None:
-        """Initialize.
-
-        Args:
-            options: object with the flag.
-            channel: the channel of the request.
-            ends_at_once: whether the request itself contains the option to stop immediately, so that no CANCEL
-                message is needed.
-        """
         self._options = options
         self._ends_at_once = ends_at_once
         self._channel = channel
@@ -397,7 +394,7 @@ class TerminateRelay:
         return self._on_sent
 
     def __exit__(self, *_: object) -> None:
-        remove, self._remove = self._remove, None  # break the reference cycle with `remove`
+        remove, self._remove = self._remove, None  # break the reference cycle of this object and `remove`
         if remove is not None:
             remove()
 

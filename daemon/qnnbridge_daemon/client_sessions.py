@@ -177,7 +177,7 @@ def _run(remote: RemoteSession, retry: int, call: BoundCall, cancellation: Cance
                     return None
                 return call.take(results)
         except FastCallFailed as error:
-            failure = error.alone()
+            failure = error.without_traceback()
         finally:
             watch.close()
     feeds = [(tensor.name, tensor.array, None) for tensor in call.inputs]

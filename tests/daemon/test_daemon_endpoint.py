@@ -347,7 +347,7 @@ def test_closing_is_quick_and_leaks_no_descriptor(
             host.ping()
             process = host.supervisor.running
             assert process is not None
-        assert process.rungs == ["goodbye"]  # does not wait for a process, since the daemon continues to run
+        assert process.end_steps == ["goodbye"]  # does not wait for a process, since the daemon continues to run
 
     def descriptors() -> int:
         """Return the number of descriptors after both sides have closed the streams of the disconnected client."""

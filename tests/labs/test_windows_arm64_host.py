@@ -88,7 +88,7 @@ def test_shared_memory_is_not_offered_between_linux_and_windows(host: qnnbridge.
     with qnnbridge.InferenceSession(str(model), providers=["CPUExecutionProvider"], host=host) as session:
         results = [session.run(None, lab_models.convolution_inputs())[0] for _ in range(4)]
     assert all(result.tobytes() == results[0].tobytes() for result in results)
-    assert host.stats.shared_memory == "off: the host does not support it, or runs on another system"
+    assert host.stats.shared_memory == "off: the host does not support shared memory, or runs on another system"
     assert host.stats.shared_calls == 0
 
 

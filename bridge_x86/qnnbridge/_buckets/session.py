@@ -249,10 +249,10 @@ class BucketedRunner:
         feed: Mapping[str, Any],
         run_options: Any,
         limits: CallLimits,
-        output_placement: OutputPlacement | None = None,
+        memory: OutputPlacement | None = None,
     ) -> list[Any]:
         """Return the outputs. The first call of a size without a variant waits for its compilation."""
-        # Ignore `output_placement`: cutting the padding copies the outputs, so shared memory would save nothing.
+        # Ignore `memory`, which requests outputs in shared memory: cutting the padding copies the outputs anyway.
         return self._run(names, feed, run_options, limits, wire=False)
 
     def run_values(self, names: Names, feed: Mapping[str, Any], run_options: Any, limits: CallLimits) -> list[Any]:

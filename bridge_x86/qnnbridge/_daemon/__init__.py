@@ -9,11 +9,11 @@ is allowed, and authenticates. After a missed deadline, the next caller continue
 - A lost connection blames no model (`LostDaemon`). The daemon has investigated the death of the NPU host and keeps
   the quarantine; the application only reconnects (`ReconnectPolicy` never waits long).
 - An older daemon ends when a newer application connects, if no other client uses the daemon. The application then
-    starts a daemon of the same version.
+  starts a daemon of its own version.
 
 Invariants: the folder with the daemon's files must belong to this user alone, or it is refused. `daemon.json` is
 not trusted: no process is ended because of its contents, and a stale file only causes one failed connection. If
-several daemons are started, the one that gets the lock continues.
+several daemons are started, only the daemon that gets the lock continues.
 
 `_host` and the tools use this package, which imports the protocol, `qnnbridge_os`, `_supervision` and `_launch`.
 """
@@ -29,8 +29,8 @@ START_TIMEOUT_S: Final = 60.0
 
 
 def command(words: str) -> str:
-    """Return a qnnbridge command that the user can run. In a frozen application the command `qnnbridge` does not
-    exist."""
+    """Return the command line that the user must type for ``qnnbridge WORDS``. A frozen application does not
+    contain the command `qnnbridge`, so its users need the host's Python."""
     return f"python -m qnnbridge_tools {words}  (with the host's Python)" if is_frozen() else f"qnnbridge {words}"
 
 

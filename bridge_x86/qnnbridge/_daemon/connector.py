@@ -1,10 +1,10 @@
-"""The connection to a daemon: authentication, `ChildProcess`, handling of its loss, and spawner.
+"""Connect to a daemon, authenticate, and handle the loss of the connection.
 
 `DaemonConnector` is the spawner of a `Host` whose process is a daemon: instead of starting a process it connects to
 the running daemon. `reach` does the slow steps within the caller's deadline: find the daemon, start a daemon if
-none runs and this is allowed, and authenticate. After `DeadlineExceeded` it may be called again and continues where
-it stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and blames no model: the
-daemon investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
+none runs and this is allowed, and authenticate. After `DeadlineExceeded`, `reach` may be called again and continues
+where it stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and blames no model:
+the daemon investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
 
 The supervisor's start lock ensures that only one thread at a time calls these methods.
 """
@@ -68,7 +68,8 @@ _MORE_ROOM: Final = (
 
 
 class Unreachable(Exception):
-    """No daemon can be reached now. The message is the reason, as the end of a sentence. fix: advice, if any."""
+    """Raised if no daemon can be reached now. The text is the reason, without a capital letter and a full stop.
+    fix: advice for the user, if there is any."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -80,7 +81,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
 
     Raises:
         Unreachable: no daemon can be reached now.
-        HostStartFailed: other users can access the folder.
+        HostStartFailed: other users can access the daemon's folder.
         VersionMismatch: the daemon's version is incompatible.
     """
     folder = existing_runtime_folder()
@@ -102,12 +103,12 @@ def enter_daemon(deadline: float) -> DaemonLink:
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
-    """Connect to the daemon that `discovery`, the contents of a `daemon.json`, describes.
+    """Connect to the daemon that `discovery` describes, the contents of its `daemon.json`.
 
     Raise `OSError`, `NotProven`, `Unreachable` or `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
     stream = connect_to_daemon(discovery.endpoint, folder, deadline)
-    # These descriptors are closed after any failure. After a success the `DaemonLink` owns them.
+    # Descriptors of the connection: closed here after a failure, otherwise owned by the `DaemonLink`.
     fds = OwnedFds()
     try:
         # Check the peer before sending the proof of the token, which another user's process must not get.
@@ -124,7 +125,7 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
         fds.close_all()
         raise
     finally:
-        # Close the descriptors that were used for the authentication; the link has its own.
+        # Close the descriptors that were used for the authentication. The `DaemonLink` has other descriptors.
         stream.close()
 
 
@@ -183,15 +184,15 @@ class DaemonLink:
         self.kill()
 
     def kill(self) -> None:
-        """Give up the connection. The daemon notices the end of the stream and closes its end, which wakes waiting
-        threads of this process."""
+        """Shut the connection down. The daemon notices the end of the stream and closes its end, which wakes the
+        threads of this process that wait for data."""
         with self._lock:
             if self._owner != os.getpid() or self._given_up or self.stdin_fd < 0:
                 return
             self._given_up = True
             abandon_stream(self.stdin_fd)
-            # The descriptor now refers to the null device. Record its identity, so that the channel does not
-            # mistake it for a file of other code.
+            # The descriptor now refers to the null device. Record its new identity, so that the channel does not
+            # conclude that other code closed and reopened the descriptor.
             self._fds.mark_again(self.stdin_fd)
 
     def close(self) -> None:
@@ -209,7 +210,7 @@ _LOG_BYTES: Final = 8 * 1024
 
 
 class LostDaemon:
-    """Handle the loss of a daemon; see `DeathHandler`."""
+    """Handle the loss of the connection to a daemon. Implements `DeathHandler`."""
 
     def on_ready(self, process: HostProcess) -> None:
         """Do nothing: the versions of a daemon are not recorded."""
@@ -218,7 +219,7 @@ class LostDaemon:
         """Do nothing: the daemon checks the quarantine."""
 
     def on_good_reply(self, context: CallContext, phase: str) -> None:
-        """Do nothing: no model is suspected."""
+        """Do nothing: the daemon decides which models are suspects."""
 
     def investigate(
         self,
@@ -227,13 +228,13 @@ class LostDaemon:
         suspect: CallContext | None = None,
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
-        """Return why the connection failed, and give up the connection."""
-        # `DaemonLink.kill` only gives up the connection, because the daemon also serves other applications.
+        """Return why the connection failed, and shut the connection down."""
+        # `DaemonLink.kill` does not end the daemon, which also serves other applications.
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
-        # The daemon runs no native code, so a call can have caused the daemon's end only by sending invalid data.
-        # Other calls are repeated without reducing `retry`.
+        # The daemon runs no native code, so only a call that sent invalid data can have caused its end. If the
+        # connection ended without a reason or the daemon hung, calls are repeated without reducing `retry`.
         outside = failure.reason is None or isinstance(failure.reason, HostHung)
         return DeathReport(error, None, from_outside=outside)
 
@@ -302,11 +303,11 @@ _SAME_TIME_S: Final = 0.5
 
 
 class DaemonConnector:
-    """The spawner of a `Host` whose process is a daemon. The supervisor also uses `policy` and `inquest`."""
+    """Spawner of a `Host` whose process is a daemon. The supervisor also uses `policy` and `death_handler`."""
 
     def __init__(self, access: DaemonAccess) -> None:
         self.policy = ReconnectPolicy()
-        self.inquest = LostDaemon()
+        self.death_handler = LostDaemon()
         self._access = access
         self._ready: DaemonLink | None = None
         self._starting: Starting | None = None
@@ -316,8 +317,8 @@ class DaemonConnector:
 
     @property
     def features(self) -> frozenset[str]:
-        """Features that the application's HELLO offers. With `DAEMON_FEATURE` on both sides, releases are
-        compared."""
+        """Features that the application's HELLO offers. If both sides offer `DAEMON_FEATURE`, the handshake fails
+        for releases that are too far apart."""
         if self._access.any_release:
             return frozenset({LEAVE_FEATURE})
         return frozenset({DAEMON_FEATURE, MAKE_WAY_FEATURE} if self._access.start else {DAEMON_FEATURE})
@@ -339,7 +340,7 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                # The authentication has a separate time limit, and is not interrupted when `until` is reached.
+                # The authentication has a time limit of its own, which may end after `until`.
                 self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._silent_ends = 0
@@ -372,8 +373,8 @@ class DaemonConnector:
         self._closed = True
 
     def _await_start(self, until: float) -> bool:
-        """Wait until the given time, or until the started daemon reports its state. Return True if the daemon's
-        start has ended."""
+        """Wait until the given time, or until the started daemon reports its state. Return True if the daemon has
+        reported its state, or has ended."""
         if self._starting is None:
             sleep(max(0.0, until - time.monotonic()))
             return False

@@ -1,12 +1,12 @@
-"""Find and start a daemon. Its folder contains the lock and `daemon.json`, with which applications find it.
+"""Find and start a daemon. Its folder contains its lock and `daemon.json`, with which applications find the daemon.
 
-The folder belongs to this user and is inaccessible to other users. Its contents are as secret as a password. So a
-folder is refused, and never corrected silently, if other users can access it, it belongs to another user, or it is
-a link.
+The folder belongs to this user and is inaccessible to other users, because its contents are as secret as a
+password. A folder that other users can access, that belongs to another user, or that is a link is refused, and
+never corrected silently.
 
-The file is not trusted. No process is ended because of the process id in it, and a stale file does no harm: its
-endpoint cannot be opened, or the process there does not have the token. The daemon that holds the lock writes the
-file atomically. Stateless; thread-safe.
+`daemon.json` is not trusted. No process is ended because of the process id in the file, and a stale file does no
+harm: its endpoint cannot be opened, or the process at the endpoint does not have the token. The daemon that holds
+the lock writes the file atomically. Stateless; thread-safe.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.process_names import is_frozen
 
 VARIABLE: Final = "QNNBRIDGE_RUNTIME_DIR"
-# Name of the lock file in the folder. The process that holds the lock is the daemon.
+# Name of the lock file in the daemon's folder. The process that holds the lock is the daemon.
 LOCK_NAME: Final = "daemon.lock"
 _NOT_PRIVATE: Final = (
     "A user who can write to it could impersonate the daemon; a user who can read it could use the daemon."
@@ -43,13 +43,14 @@ _NOT_PRIVATE: Final = (
 
 
 def runtime_folder() -> Path:
-    """Return the path of the folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR``, or else the default."""
+    """Return the path of the daemon's folder, which need not exist: ``QNNBRIDGE_RUNTIME_DIR`` or the default."""
     named = os.environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(named))) if named else private.default_runtime_folder()
 
 
 def make_runtime_folder() -> Path:
-    """Return the folder; create it if needed. Raise `HostStartFailed` if it cannot be created or is not private."""
+    """Create the daemon's folder if needed, and return its path. Raise `HostStartFailed` if the folder cannot be
+    created or is not private."""
     folder = runtime_folder()
     try:
         private.make_private_folder(folder)
@@ -60,20 +61,20 @@ def make_runtime_folder() -> Path:
 
 
 def existing_runtime_folder() -> Path | None:
-    """Return the folder if it exists. Raise `HostStartFailed` if it is not private."""
+    """Return the path of the daemon's folder if it exists. Raise `HostStartFailed` if it is not private."""
     folder = runtime_folder()
     return folder if _check_folder(folder) else None
 
 
 def _check_folder(path: Path) -> bool:
-    # `isdir` accepts a link to a folder; `check_private`, which does not follow links, refuses it.
+    # `is_dir` accepts a link to a folder; `check_private`, which does not follow links, refuses the link.
     if path.exists() and not path.is_dir():
         raise _refused(path, "it is not a folder")
     return check_private(path)
 
 
 def check_private(path: Path) -> bool:
-    """Return whether a path exists. Raise `HostStartFailed` if other users can access it."""
+    """Return whether `path` exists. Raise `HostStartFailed` if other users can access it."""
     try:
         problem = private.why_not_private(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -105,7 +106,7 @@ _MAX_BYTES: Final = 64 * 1024
 _LATEST_S: Final = 2**36
 _LARGEST_PID: Final = 2**32
 _REPLACE_TRIES: Final = 20
-# On Windows a file cannot be replaced while another process reads it.
+# Pause between attempts: on Windows a file cannot be replaced while another process reads it.
 _REPLACE_INTERVAL_S: Final = 0.05
 
 
@@ -165,7 +166,7 @@ def read_discovery(folder: Path) -> Discovery | None:
 
 
 def look_at_discovery(folder: Path) -> Discovery | None:
-    """Read the file as in `read_discovery`, but raise `OSError` if the file exists and cannot be read now."""
+    """Read the file like `read_discovery`, but raise `OSError` if the file exists and cannot be read now."""
     path = folder / FILE_NAME
     if not check_private(path):
         return None
@@ -176,7 +177,7 @@ def look_at_discovery(folder: Path) -> Discovery | None:
 
 
 def write_discovery(folder: Path, discovery: Discovery) -> None:
-    """Write the file. Only the daemon calls this. Raise `OSError`."""
+    """Write `daemon.json`. Only the daemon calls this function. Raise `OSError` on failure."""
     # Create the temporary file in the same folder, because a rename works only within one file system.
     temporary = folder / f".{FILE_NAME}.{secrets.token_hex(8)}"
     try:
@@ -190,16 +191,15 @@ def write_discovery(folder: Path, discovery: Discovery) -> None:
                     raise
                 sleep(_REPLACE_INTERVAL_S)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)  # for example a full disk: the file was created, but cannot be written
+        temporary.unlink(missing_ok=True)  # the file exists even if writing failed, for example on a full disk
         if isinstance(error, OSError) and error.filename is None:
             error.filename = os.fspath(folder / FILE_NAME)
         raise
 
 
 def remove_discovery(folder: Path, instance: bytes) -> None:
-    """Remove the file of a daemon that is ending, but not the file of another daemon."""
+    """Remove `daemon.json` when a daemon ends, but not if another daemon has written the file."""
     found = read_discovery(folder)
-    # Another daemon may have started meanwhile and written its own file.
     if found is not None and found.instance == instance:
         (folder / FILE_NAME).unlink(missing_ok=True)
 
@@ -217,7 +217,7 @@ DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", MODULE)
-# Variables that are removed for the daemon, because the daemon itself starts its host.
+# Variables that the daemon does not inherit. QNNBRIDGE_HOST could request a daemon instead of a host.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 _PATHS: Final = tuple(
     f"QNNBRIDGE_{name}" for name in ("STATE_DIR", "CACHE_DIR", "RUNTIME_DIR", "CONFIG", "EP_PATH")
@@ -239,7 +239,7 @@ class Starting:
             arguments: options of the daemon.
             python: the daemon's interpreter; default: the running interpreter.
         """
-        # Use this folder as the daemon's working folder, because the application's may be deleted meanwhile.
+        # The daemon's working folder is the runtime folder, because the application's folder may be deleted later.
         folder = make_runtime_folder()
         argv = [*daemon_command(python), DETACHED, *arguments]
         try:
@@ -273,7 +273,7 @@ class Starting:
             try:
                 data = os.read(self._process.stderr_fd, _READ_BYTES)
             except OSError:
-                data = b""  # on Windows the end of a pipe is an error
+                data = b""  # on Windows reading at the end of a pipe raises an error
             if not data:
                 self.close()
                 raise _did_not_start([*lines, rest])
@@ -286,9 +286,10 @@ class Starting:
 
 
 def daemon_command(python: str | None = None) -> list[str]:
-    """Return the command that starts a daemon with the running qnnbridge, unless `python` is another interpreter.
+    """Return the command that starts a daemon with `python`, or else with this process's interpreter and packages.
 
-    A frozen application uses the host's interpreter, which has all packages; `HostNotFound` if there is none.
+    A frozen application uses the host's interpreter, which has all packages. Raise `HostNotFound` if no interpreter
+    can be used.
     """
     if is_frozen():
         from qnnbridge._launch import find_host
@@ -303,7 +304,7 @@ def daemon_command(python: str | None = None) -> list[str]:
             fix="Start it from a terminal: qnnbridge host start",
         )
     roots = _roots()
-    # The packages are installed in the interpreter, so further options are not needed.
+    # The interpreter finds installed packages without further options.
     if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return [sys.executable, "-X", "utf8", "-m", MODULE]
     # The packages are in a checkout or in a path that this program added. Pass these paths, so that the daemon uses
@@ -322,7 +323,7 @@ def _roots() -> list[str]:
                 fix=f"Install qnnbridge again: {install_command(options='--force-reinstall')}",
             )
         root = str(Path(spec.origin).absolute().parents[1])
-        # In an editable install each package has its own folder.
+        # Collect all folders, because in an editable installation each package has its own folder.
         if root not in found:
             found.append(root)
     return found
@@ -336,7 +337,7 @@ def _environment() -> dict[str, str]:
 
 
 def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with absolute paths, because the daemon has another working folder."""
+    """Make the paths in qnnbridge's variables absolute, because the daemon has another working folder."""
     kept = dict(environment)
     for name in _PATHS:
         if kept.get(name):

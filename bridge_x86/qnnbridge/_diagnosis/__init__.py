@@ -35,7 +35,7 @@ def write_whole(path: Path, text: str) -> None:
     from qnnbridge_os import files  # imported here because it is needed only after a crash
 
     files.make_folders(path.parent)
-    # A model's name may not be valid UTF-8. JSON also escapes such bytes, as `\udc80`.
+    # Escape bytes of a model's name that are not valid UTF-8, as JSON does (`\udc80`).
     files.write_whole(path, text.encode("utf-8", "backslashreplace"))
 
 
@@ -52,7 +52,7 @@ def processor_of(host_machine: str = "") -> str:
     `host_machine` is the machine type of the host process. If it differs from the computer's machine type, an
     emulator runs the host.
     """
-    # The host has already ended, but this process runs on the same computer.
+    # Read the facts in this process: the host has ended, but ran on the same computer.
     try:
         from qnnbridge_os.processes import native_machine
 
@@ -119,7 +119,7 @@ _ID = re.compile(r"^\d{8}-\d{6}-[0-9a-f]{8}$")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportSummary:
-    """An entry in the list of crash reports. `path` is the path of the text file."""
+    """Summary of a crash report for a list. `path` is the path of the text file."""
 
     id: str
     when: str
@@ -147,8 +147,7 @@ class CrashReports:
         return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
 
     def write(self, record: CrashRecord) -> Path | None:
-        """Write a report. Delete the oldest reports if there are more than 50. Write to `ended` if the host did not
-        crash.
+        """Write a report, in the folder of `ended` if the host did not crash. Keep only the newest 50 reports.
 
         Returns:
             Path of the text file; ``None`` if writing failed.
@@ -162,8 +161,8 @@ class CrashReports:
         try:
             import secrets  # imported here because the import takes 8 ms and is rarely needed
 
-            # The name begins with the time in UTC and with a fixed width, so that sorting reports by name sorts
-            # them by time, even if the time zone changes.
+            # The name begins with the time in UTC and has a fixed width, so that sorting reports by name sorts them
+            # by time, even if the time zone changes.
             when = datetime.datetime.fromtimestamp(self._wall_clock(), datetime.timezone.utc)
             report_id = f"{when:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
             diagnoses = diagnose(record)
@@ -191,12 +190,12 @@ class CrashReports:
         return [summary for path in self._files() if (summary := _summary(path)) is not None]
 
     def read(self, report_id: str) -> dict[str, Any]:
-        """Return the report with this id or beginning of an id, or the newest report for ``last``. Raise
-        `OptionError` if no such report exists."""
+        """Return the report whose id begins with `report_id`, or the newest report for ``last``. Raise
+        `OptionError` if there is not exactly one, or if it is damaged."""
         return _read(self._file(report_id))
 
     def read_text(self, report_id: str) -> str:
-        """Return a report as text for people. Raise `OptionError` if no such report exists."""
+        """Return the text file of a report, which people read. Raise `OptionError` like `read`."""
         path = self._file(report_id)
         data = _read(path)
         try:
@@ -231,7 +230,7 @@ class CrashReports:
 
 
 def _did_not_crash(record: CrashRecord) -> bool:
-    return record.on_purpose or record.is_no_host
+    return record.on_purpose or record.was_never_host
 
 
 def without_home(value: Any, home: str | None = None) -> Any:
@@ -240,7 +239,7 @@ def without_home(value: Any, home: str | None = None) -> Any:
         home = os.path.expanduser("~")
     if len(home) < 3:  # The home folder is unknown or the root folder: replacing it would damage other paths.
         return value
-    # Programs on Windows write paths with either slash.
+    # Programs on Windows write paths with slashes or backslashes.
     variants = {home, home.replace("\\", "/"), home.replace("/", "\\")}
     windows = os.name == "nt" or "\\" in home
     # The lookahead prevents a match of the home folder of `ann` in the home folder of `anna`.

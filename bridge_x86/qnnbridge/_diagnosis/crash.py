@@ -30,7 +30,7 @@ OUR_KILL: Final = 100
 FROM_EXIT_CODE: Final = 10
 MAX_EVIDENCE: Final = 3
 MAX_DIAGNOSES: Final = 5
-# Maximum number of waiting requests that the message lists.
+# Maximum number of waiting requests that the error message lists.
 MAX_WAITING: Final = 3
 
 _WHILE: Final = {
@@ -56,7 +56,7 @@ _WATCHDOG = re.compile(r"^Timeout \(\d+:\d\d:\d\d")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A request without an answer when the host died.
+    """A request that the host had not answered when it died.
 
     Attributes:
         phase: native step that the host had declared for the request; ``None`` if the request was still queued.
@@ -90,7 +90,7 @@ class CrashRecord:
             unknown.
         processor: processor of the host's computer and the emulator, if any; '' if unknown.
         versions, application_versions: package versions in the host and in the application.
-        last_frames: headers of the last messages.
+        last_frames: headers of the last messages between application and host.
     """
 
     exit: ExitStatus | None
@@ -117,12 +117,12 @@ class CrashRecord:
 
     @property
     def without_qnn(self) -> bool:
-        """Whether QNN was not used by any suspected request; ``False`` if there are none."""
+        """Whether no suspected request used QNN; ``False`` if there is no suspected request."""
         return bool(self.suspects) and all(call.without_qnn for call in self.suspects)
 
     @property
-    def of_originals(self) -> bool:
-        """Whether all suspected requests compile a model, so that none of their models is already compiled."""
+    def only_originals(self) -> bool:
+        """Whether every suspected request compiles its model. The model is then certainly not a compiled model."""
         suspects = self.suspects
         return bool(suspects) and all(call.op in _COMPILES for call in suspects)
 
@@ -138,7 +138,7 @@ class CrashRecord:
 
     @property
     def waiting(self) -> tuple[OpenCall, ...]:
-        """Requests that the host had not started to process. None of them can have crashed the host."""
+        """Requests that the host had not started to process, so that none of them can have crashed the host."""
         return tuple(call for call in self.in_flight if call.phase is None)
 
     @property
@@ -159,9 +159,9 @@ class CrashRecord:
         )
 
     @property
-    def is_no_host(self) -> bool:
-        """Whether the process ended by itself before its first message. A program that is not a host does this
-        (after a wrong path, for example)."""
+    def was_never_host(self) -> bool:
+        """Whether the process ended by itself before its first message. This happens if the path of the host's
+        interpreter is wrong, and another program was started."""
         return (
             not self.ready
             and self.host_phase == "starting"
@@ -175,7 +175,7 @@ class CrashRecord:
 
     @property
     def last_line(self) -> str:
-        """Last meaningful line of stderr, shortened, without its time stamp."""
+        """Last line of stderr that is neither empty nor a hint at --help, shortened, without its time stamp."""
         said = (parse_line(line).text.strip() for line in reversed(self.lines))
         return shorten(next((text for text in said if text and not _SEE_HELP.match(text)), ""))
 
@@ -195,9 +195,9 @@ class CrashRecord:
     def python_stack(self) -> tuple[str, ...]:
         """Output of faulthandler: its title, then the frames of the thread that crashed, innermost first.
 
-        faulthandler marks the crashed thread as "current". It does not list native threads, so if a native thread
-        crashed, the listed frames belong to other threads and are not returned. The exception is a single listed
-        thread, which was waiting for the native thread: its frames are returned.
+        faulthandler marks the crashed thread as "current". If a native thread crashed, faulthandler lists only the
+        other threads, whose frames are not returned. Exception: if it lists a single thread, this thread was
+        waiting for the native thread, and its frames are returned.
         """
         title = ""
         threads: list[list[str]] = []
@@ -218,7 +218,7 @@ class CrashRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One explanation of a death.
+    """One explanation why the host died.
 
     Attributes:
         weight: certainty relative to other explanations.
@@ -235,16 +235,16 @@ class Diagnosis:
 def diagnose(record: CrashRecord) -> list[Diagnosis]:
     """Return the likely causes, best first. The list is never empty."""
     if record.killed_because is not None:
-        # The reason is often a complete sentence that ends with a full stop.
+        # Remove the full stop, because the reason is often a complete sentence.
         cause = f"qnnbridge ended the host: {record.killed_because.rstrip('.')}."
         return [Diagnosis(cause, "", _evidence(record), OUR_KILL, True)]
     lines, evidence = record.lines, _evidence(record)
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # Failures that the host survived also leave lines in the log, so a log line alone has at most the weight of a
-    # symptom. If no call was running, the line has less weight than the exit code, because the call that wrote it
-    # had ended. All known lines are about QNN, so they cannot explain a crash without QNN.
+    # A log line weighs less than a symptom, because failures that the host survived also leave lines in the log. If
+    # no call was running, a line weighs less than the exit code, because the call that wrote it had ended. All
+    # known lines are about QNN, so they cannot explain a crash without QNN.
     most = FROM_EXIT_CODE if record.phase == "idle" else SYMPTOM
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, most) - 1, curable)
@@ -265,8 +265,8 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Return diagnoses for faults of the model that were known before it ran. They have more weight than rules
-    about the crash itself."""
+    """Return diagnoses for faults of the model that were known before it ran. These diagnoses weigh more than those
+    of rules about the crash itself."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in _FAULTS_OF_MODELS):
         return []
@@ -345,13 +345,13 @@ def _apply(
         return None
     if rule.platform and (record.exit is None or record.exit.platform != rule.platform):
         return None
-    if rule.original is not None and rule.original is not record.of_originals:
+    if rule.original is not None and rule.original is not record.only_originals:
         return None
     if rule.memory and record.memory_ran_out not in rule.memory:
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
-    # `rule.qnn` and `record.without_qnn` are opposites: if they are equal, the rule does not apply.
+    # The condition `rule.qnn` is met if `record.without_qnn` is its opposite.
     if rule.qnn is not None and rule.qnn is record.without_qnn:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):
@@ -359,7 +359,7 @@ def _apply(
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
-        return None  # at this early stage only a failure writes to the log, so this line shows the cause
+        return None  # a host writes to stderr before HELLO only if it fails, so the last line shows the cause
     words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]
@@ -368,7 +368,7 @@ def _apply(
         line, match = matches[-1]
         words |= {key: value.strip() for key, value in match.groupdict(default="").items()}
         said = shorten(line.split("what():")[-1])
-        # Do not repeat the text of the exception if the line of the C++ runtime contains it.
+        # Do not repeat the line if the evidence (the message of the C++ runtime) contains it already.
         if not any(said in known for known in evidence):
             evidence = (said, *evidence)
     curable = rule.curable if rule.curable is not None else code is None or code.curable
@@ -409,6 +409,9 @@ def _exit_json(status: ExitStatus) -> dict[str, Any]:
 class DeathRule:
     """Rule for the cause of a crash. It applies if all its conditions (fault, phase, line ...) are met.
 
+    Most attributes are conditions: the values with which the rule applies. A condition that is empty or ``None`` is
+    always met.
+
     Attributes:
         faults: values of `ExitCode.fault`, separated by spaces.
         line: pattern to search in each line of stderr. The last match counts, and its named groups can be used in
@@ -425,20 +428,19 @@ class DeathRule:
     phases: tuple[str, ...] = ()
     ops: tuple[str, ...] = ()
     line: str | None = None
-    # Whether the rule applies only if stderr does not show the fault: it contains no C++ exception and no traceback
-    # (at the start: no output at all).
+    # Whether the rule applies only if stderr contains neither a C++ exception nor a traceback. Before the host's
+    # first message, stderr must contain no line at all.
     silent: bool = False
     curable: bool | None = None
-    # Whether QNN may have taken part in the work; ``None``: the rule applies in both cases.
+    # Condition: whether QNN may have been used, the opposite of `CrashRecord.without_qnn`.
     qnn: bool | None = None
-    # Whether the kernel's out-of-memory killer was active (``None``: unknown); empty: the rule applies in all
-    # cases.
+    # Condition: values of `CrashRecord.memory_ran_out`.
     memory: tuple[bool | None, ...] = ()
-    # Where the host loads QNN from; empty: the rule applies for all sources.
+    # Condition: where the host loads QNN from, for example "windowsml".
     source: str = ""
-    # Platform of the exit code; empty: the rule applies on all platforms.
+    # Condition: platform of the exit code, "win32" or "posix".
     platform: str = ""
-    # Whether the model is certainly not a compiled model; ``None``: the rule applies in both cases.
+    # Condition: value of `CrashRecord.only_originals`.
     original: bool | None = None
 
 
@@ -450,5 +452,5 @@ def _rule(row: dict[str, Any]) -> DeathRule:
 # Each rule that applies returns a diagnosis. `diagnose` sorts the diagnoses by weight and keeps the order of this
 # table for equal weights.
 DEATH_RULES: Final = tuple(map(_rule, read("death_rules.json")["rules"]))
-# Faults that a model can cause. They include "unknown": an NTSTATUS error or a signal that is not in the tables.
+# Faults that a model can cause, including "unknown": an NTSTATUS error or a signal that is not in the tables.
 _FAULTS_OF_MODELS: Final = frozenset(f"{TEXTS['crash_faults']} {TEXTS['abort_faults']}".split())

@@ -66,7 +66,7 @@ POSIX: Final = _rows(_TABLES["posix"])
 Platform = Literal["win32", "posix"]
 
 UINT32: Final = 0xFFFFFFFF
-# Lowest NTSTATUS number with the severity "error".
+# Smallest NTSTATUS number with the severity "error".
 NTSTATUS_ERROR: Final = 0xC0000000
 # A POSIX shell, and a wrapper script that does not use ``exec``, reports signal N as 128 + N.
 SHELL_SIGNAL_BASE: Final = 128
@@ -123,7 +123,7 @@ class ExitStatus:
 
     @property
     def code(self) -> ExitCode:
-        """Row of the table for this exit code. For an unknown code, a row that describes the code as unknown."""
+        """Row of the table for this exit code. For a code that is not in the table, a new row."""
         if self.platform == "win32":
             return windows_code(self.unsigned)
         signal = self.signal
@@ -175,7 +175,7 @@ def windows_code(unsigned: int) -> ExitCode:
     )
 
 
-# Exit codes by the message that Python's faulthandler prints before Windows ends the process.
+# Messages that Python's faulthandler prints before Windows ends the process, and the exit codes that follow.
 _FATAL_EXCEPTIONS = {
     "access violation": 0xC0000005,
     "page error": 0xC0000006,
@@ -201,7 +201,7 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
         if code and code & 0xFF == raw:
             return ExitStatus(code, "win32")
     fits = [code for code in _WINDOWS if code & 0xFF == raw]
-    # If the low byte alone is a known code, return it as the code.
+    # If a known code is equal to the low byte, return the low byte.
     return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 

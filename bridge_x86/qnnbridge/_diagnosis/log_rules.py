@@ -76,7 +76,7 @@ def find_qnn_code(text: str) -> QnnCode | None:
 
 # Weight of a rule whose line has exactly one cause.
 PROOF: Final = 90
-# Weight of a rule whose line nearly always has this cause.
+# Weight of a rule whose line nearly always has the cause that the rule gives.
 STRONG: Final = 70
 # Weight of a rule whose line shows what failed, but not which of several causes applies.
 SYMPTOM: Final = 40

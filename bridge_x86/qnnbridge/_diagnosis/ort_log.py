@@ -84,8 +84,8 @@ class _Reader:
     def result(self) -> list[NodeReason]:
         nodes = [NodeReason(name, op, self._explain(name, reason)) for (name, op), reason in self._reasons.items()]
         named = {node.name for node in nodes}
-        # A node that is not in any list of the log appears only in the line of its refusal, which contains QNN's
-        # name of the operator instead of ONNX's name.
+        # Use the operator name from the line of the refusal only for nodes that the log lists nowhere else, because
+        # it is QNN's name of the operator, not ONNX's.
         rest = [(name, op) for name, (op, _) in self._refused.items() if name not in named]
         return nodes + [NodeReason(name, op, self._explain(name, "")) for name, op in rest]
 
@@ -97,7 +97,7 @@ class _Reader:
         reason = _REASON.match(text)
         if reason:
             self._reasons[self._operator()] = _REPEATED_NAME.sub("", reason.group("reason")).strip()
-        # A report about a node ends with the reason, or before the first line with another format.
+        # The report about the node is complete: this line is its reason, or has another format.
         self._unit = ""
 
     def _operator(self) -> tuple[str, str]:
@@ -119,7 +119,7 @@ class _Reader:
 MAX_EVIDENCE: Final = 4
 
 # Search a long log in blocks of this many lines: find the rules that match anywhere in the block, then apply only
-# these to its lines. Matching each line with each rule would take a minute for 5 MB.
+# these rules to its lines. Matching each line with each rule would take a minute for 5 MB.
 LINES_AT_ONCE: Final = 200
 
 # Severities of lines to search. '' stands for lines not written by ONNX Runtime, such as the loader's.
@@ -128,12 +128,12 @@ _ABOUT_PLACEMENT = re.compile("assigned to the default CPU EP|was inserted using
 
 
 def explain_lines(lines: Iterable[str]) -> list[LogFinding]:
-    """Return the explanations of the lines of a log, best first; an empty list if no line is known."""
+    """Return the explanations of the lines of a log, best first; an empty list if no rule matches."""
     return search(lines, (*SETUP_RULES, *MODEL_RULES))
 
 
 def search(lines: Iterable[str], rules: Sequence[LogRule]) -> list[LogFinding]:
-    """Return the findings of `rules` in `lines`. Lines with the same meaning become the evidence of one finding."""
+    """Return the findings of `rules` in `lines`. Lines with the same cause are the evidence of one finding."""
     compiled = [(rule, re.compile(rule.pattern)) for rule in rules]
     found: dict[tuple[str, str], LogFinding] = {}
     worth = [parsed.text for parsed in map(parse_line, lines) if _worth_reading(parsed)]
@@ -161,7 +161,7 @@ def _search_lines(
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Return whether a pattern occurs anywhere in the text. If not, the lines of the text need not be searched."""
+    """Return whether a pattern occurs anywhere in the text, so that searching its lines is useful."""
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
@@ -169,9 +169,10 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
     """Add information from the log to an error: cause, fix, evidence, and the detail ``unsupported_nodes``.
 
     Fields that the error already has are kept, with one exception. For a `PlacementRefused` the host's cause only
-    lists the nodes that are not on QNN; if a log line shows that QNN did not start at all, this replaces the cause.
+    lists the nodes that are not on QNN. If a log line shows that QNN did not start at all, the line's cause and fix
+    replace those of the error.
     """
-    # A `CompileFailed` that was caused by a refused placement has the same causes.
+    # Handle a `CompileFailed` that was caused by a refused placement like a `PlacementRefused`.
     refused = isinstance(error, PlacementRefused) or (
         isinstance(error, CompileFailed) and "qnn_nodes" in error.details
     )
@@ -190,15 +191,15 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
         error.cause = error.cause or best.cause
         error.fix = error.fix or best.fix or None
     if not error.evidence and findings:
-        error.evidence = tuple(line for line in findings[0].evidence if not _says_the_same(line, [error.message]))
+        error.evidence = tuple(line for line in findings[0].evidence if not _repeats(line, [error.message]))
     return error
 
 
 def enrich_from_stderr(
     error: BridgeError, stderr: StderrCollector, request_ids: Sequence[int], timeout_s: float
 ) -> BridgeError:
-    """Apply `enrich` with the host's output during the last of these requests. If there are no requests, change
-    nothing."""
+    """Apply `enrich` with the host's output during the last request in `request_ids`. If the list is empty, return
+    the error unchanged."""
     if not request_ids:
         return error
     text = decode_stderr(stderr.section(request_ids[-1], timeout_s))
@@ -239,8 +240,8 @@ def _nodes_around(error: BridgeError, nodes: Sequence[NodeReason]) -> int:
 def _worth_reading(line: LogLine) -> bool:
     """Return whether a line may contain a cause.
 
-    A log of severity 0 contains thousands of lines about successes. QNN's errors are verbose lines that start with
-    <E>.
+    A log of severity 0 contains thousands of lines about successes, so verbose lines are skipped, except errors of
+    QNN, which start with <E>.
     """
     return line.severity in _READ_SEVERITIES or (line.place == "QnnLogging" and line.text.startswith("<E>"))
 
@@ -250,11 +251,11 @@ def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
     known = found.get(key)
     if known is None:
         found[key] = finding
-    elif len(known.evidence) < MAX_EVIDENCE and not _says_the_same(finding.evidence[0], known.evidence):
+    elif len(known.evidence) < MAX_EVIDENCE and not _repeats(finding.evidence[0], known.evidence):
         found[key] = dataclasses.replace(known, evidence=known.evidence + finding.evidence)
 
 
-def _says_the_same(line: str, others: Sequence[str]) -> bool:
-    """Return whether a line contains one of the other lines or is contained in one. ONNX Runtime repeats a line of
-    QNN inside a longer line."""
+def _repeats(line: str, others: Sequence[str]) -> bool:
+    """Return whether a line contains one of `others` or is part of one: ONNX Runtime repeats a line of QNN inside a
+    longer line."""
     return any(line in other or other in line for other in others)

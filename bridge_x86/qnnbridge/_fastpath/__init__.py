@@ -1,9 +1,9 @@
 """The fast path: repeated calls whose tensors are in memory that both processes have mapped.
 
-Theory of operation. The first call uses the connection (`replay`), which checks it and reports the types and shapes
-of its outputs. `KnownCalls` stores these, and a later call with the same inputs, outputs, types and shapes uses a
-*channel*: two separate pipes, on which a call is 32 bytes and its answer 32 bytes. A *plan* gives these bytes their
-meaning: the host has bound the session's inputs and outputs to fixed places in shared memory.
+Theory of operation. The first call uses the connection (`replay`). The host checks the call and reports the types
+and shapes of its outputs, which `KnownCalls` stores. A later call with the same inputs, outputs, types and shapes
+uses a *channel*: two separate pipes, on which a call is 32 bytes and its answer 32 bytes. The 32 bytes refer to a
+*plan*: the host has bound the session's inputs and outputs to fixed places in shared memory.
 
 Each channel has a dictionary of plans (`ChannelPlans.plans`). Its key contains
 
@@ -67,18 +67,16 @@ class MemoryReservation:
 
 
 class Budget:
-    """Limit of the memory that one `Host` shares for one purpose, with all its successive processes. Thread-safe.
+    """Limit of the shared memory that one `Host` uses for channels, or for arrays. Thread-safe.
 
-    The used amount is the sum of the existing reservations. A counter could become wrong through an exception.
+    The used amount is the sum of the existing reservations, because an exception could make a counter wrong.
+
+    Args:
+        limit: maximum number of bytes.
+        most: maximum number of reservations.
     """
 
     def __init__(self, limit: int, most: int | None = None) -> None:
-        """Initialize.
-
-        Args:
-            limit: maximum number of bytes.
-            most: maximum number of reservations.
-        """
         self._limit = limit
         self._most = most
         self._lock = Lock()
@@ -96,7 +94,7 @@ class Budget:
             if sum(reservation.size for reservation in living) + size > self._limit or len(living) == self._most:
                 return None
             reservation = MemoryReservation(size)
-            # Python may reuse the id of a freed object; then the old entry is replaced.
+            # Python may reuse the id of a freed object. The entry of the freed object is then replaced.
             self._reservations[id(reservation)] = weakref.ref(reservation)
             return reservation
 
@@ -111,7 +109,7 @@ class Budget:
         return living
 
 
-# Slab numbers are unique in the process, because several hosts attach the application's arrays.
+# Slab numbers are unique in the process, because successive hosts attach the same arrays of the application.
 slab_numbers = itertools.count(1)
 
 
@@ -159,7 +157,7 @@ class Sharing:
 
 
 def default_sharing(shared_memory: bool | None, spin: bool) -> Sharing:
-    """Return the settings. `shared_memory`: ``None`` uses the environment variable."""
+    """Return the settings of a host. If `shared_memory` is ``None``, use the environment variable."""
     if shared_memory is None:
         shared_memory = os.environ.get(SHARED_MEMORY) != "0"
     return Sharing(memory_limit=MEMORY_LIMIT_BYTES if shared_memory else 0, spin=spin)

@@ -26,7 +26,7 @@ Out = Sequence["Array | None"]
 
 
 class OutputPlacement(NamedTuple):
-    """Options for the memory of a call's outputs.
+    """Memory to which the host writes the outputs of a call.
 
     Attributes:
         out: arrays for the outputs; ``None`` for a new array. If an array is unsuitable, the connection is used.
@@ -74,9 +74,9 @@ Find = Callable[[Names, Feed], "CallSignature | None"]
 class KnownCalls:
     """Signatures of one session's calls that succeeded over the connection, which checks calls. Thread-safe.
 
-    A signature is stored under the names of the outputs, and name, type and shape of each input, in the order of
-    the feed. The host compares each answer with the stored types and shapes of the outputs. Two threads may add the
-    same call at once.
+    The key of a signature contains the names of the outputs, and the name, type and shape of each input in the
+    order of the feed. The host compares each answer with the stored types and shapes of the outputs. Two threads
+    may add the same call at once.
     """
 
     def __init__(self, all_outputs: Iterable[str]) -> None:
@@ -92,14 +92,14 @@ class KnownCalls:
         """Add a call that succeeded over the connection."""
         key = _known_as(names, feed)
         wanted = self._all_outputs if names is None else names
-        # An output that is requested twice would occur once in a plan but twice in the results.
+        # Do not add a call that requests an output twice: its plan would contain the output only once.
         if key is None or len(set(wanted)) != len(wanted) or len(wanted) != len(results):
             return
         inputs = [_tensor(name, array) for name, array in feed.items()]
         outputs = [_tensor(name, array) for name, array in zip(wanted, results, strict=True)]
         known = self._signatures.get(key)
         if known is not None:
-            # If output shapes differ for the same input shapes, they depend on values, and no plan can be used.
+            # If the output shapes differ for the same input shapes, they depend on values, so no plan can be used.
             known.slow = known.slow or known.outputs != tuple(outputs)
             return
         if None in inputs or None in outputs:
@@ -142,7 +142,13 @@ def _tensor(name: str, array: Any) -> TensorSignature | None:
 
 
 class CallKey(NamedTuple):
-    """Key of a call's plan (see the theory of operation), input arrays, and shared blocks of inputs and outputs."""
+    """Key of a call's plan, and the arrays that the key describes.
+
+    Attributes:
+        key: the key of the plan; the docstring of the package lists its contents.
+        arrays: the input arrays.
+        inputs, outputs: shared blocks of the inputs and outputs; ``None`` for an array that is not in one.
+    """
 
     key: tuple[Any, ...]
     arrays: list[Array]
@@ -162,7 +168,7 @@ def key_of(
     Args:
         session: number of the session in the host process.
         out: arrays for the outputs.
-        own: arrays of the session's `Host`.
+        own: shared arrays of the session's `Host`.
         in_place: whether the host may write an output directly to the block of an input.
     """
     parts: list[Any] = [session, names]

@@ -47,20 +47,20 @@ from qnnbridge_protocol.fastpath import (
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
-# Interval at which a waiting caller, or the maintenance thread for it, checks whether the host can still answer.
+# Seconds between two checks whether the host can still answer, by a waiting caller or the maintenance thread.
 CHECK_INTERVAL_S = 5.0
 
 _CHECK_INTERVAL_MS = CHECK_INTERVAL_S * 1000
 
-# How long an eager caller polls before it sleeps: about as long as waking a thread on another core takes.
+# Seconds that an eager caller polls before it sleeps: about as long as waking a thread on another core takes.
 SPIN_S = 25e-6
 
 # Maximum number of calls without polling after polling has failed, because the host is slower than `SPIN_S`.
 _MAX_BACK_OFF = 64
 
 
-# Head of a message that is sent repeatedly, and head of its usual answer, each followed by a view of its 32-bit
-# words. From call to call only the numbers change: assigning to a word is five times faster than packing a head.
+# Head of a message that is sent repeatedly, and head of its usual answer, each with a view of its 32-bit words.
+# Between calls only the numbers in the heads change: assigning to a word is five times faster than packing a head.
 Heads = tuple[bytearray, memoryview, bytearray, memoryview]
 
 
@@ -113,7 +113,7 @@ class FastChannel:
         self.context: CallContext = NO_CONTEXT
         self.pinned: object = None
         self.slabs: list[Slab] = []
-        # ``None`` after a caller has abandoned a call that may still be running in the host.
+        # The `ChannelPlans` of the channel; ``None`` after a caller has abandoned a call that may still be running.
         self.owner: weakref.ref[ChannelPlans] | None = None
         self._streams = streams
         self._limits = limits
@@ -131,14 +131,14 @@ class FastChannel:
         # Python 3.14. `streams` closes the descriptor.
         self._file = io.FileIO(streams.read_fd, "rb", closefd=False)
         self._readinto = self._file.readinto
-        # On Windows only the host can end a blocking read (`MAY_BLOCK`), so callers wait in `poll` there.
+        # On Windows (`MAY_BLOCK` is false) only the host can end a blocking read, so callers wait in `poll`.
         self._may_block = streams.MAY_BLOCK and not eager
         self._blocked = False
         self._woken = False
 
     @property
     def calls(self) -> int:
-        """Number that changes with every call."""
+        """Number of the last call, which changes with every call."""
         return self._call_number
 
     @property
@@ -153,7 +153,7 @@ class FastChannel:
 
     @property
     def owned(self) -> bool:
-        """Whether a caller uses the channel, or it is idle in the pool."""
+        """Whether a caller uses the channel or the pool keeps it for later calls."""
         return self.owner is not None and self.owner() is not None
 
     @property
@@ -192,8 +192,8 @@ class FastChannel:
     ) -> Head | None:
         """Send a message and wait for its answer.
 
-        Return ``None`` for the usual answer of `heads`, otherwise the head of the answer, whose tail has not been
-        read.
+        Return ``None`` if the answer is the usual answer in `heads`. Otherwise return the head of the answer; its
+        tail has not been read.
         """
         # The channel counts as broken until the answer has been read, so that no later call uses a channel that
         # contains half an answer.
@@ -269,7 +269,8 @@ class FastChannel:
     def answered(self) -> bool:
         """Return whether the answer to an abandoned call has arrived, or the channel was closed. Thread-safe."""
         try:
-            return wait_readable(self._streams.read_fd, 0)  # `poll` may be used by one thread at a time only
+            # Do not use `self._streams.poll`, which only one thread at a time may call.
+            return wait_readable(self._streams.read_fd, 0)
         except OSError:  # the channel is closed
             return True
 
@@ -308,8 +309,8 @@ class FastChannel:
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
                 raise desync(f"answer to call {head.number} on a channel, expected {self._call_number}", self._in)
-            # `wake_reader` may have written these bytes. Then `_check` raises the host's failure; otherwise the
-            # host is running, and its answer is read.
+            # If `wake_reader` has written these bytes, `_check` raises the host's failure. If `_check` does not
+            # raise, the host is running, so read its answer.
             if self._woken:
                 self._check(deadline)
             if head.kind is not ChannelKind.PHASE:
@@ -317,7 +318,7 @@ class FastChannel:
             filled = 0
 
     def _wait(self, deadline: float | None) -> None:
-        """Wait for data."""
+        """Wait for data. Raise an error if the deadline has passed or the host has failed."""
         if self._eager and self._spin():
             return
         while True:
@@ -370,7 +371,7 @@ class NoSharedMemory(Exception):
 
 
 class SlabSource(Protocol):
-    """Allocates and frees the memory shared with one host process. Thread-safe."""
+    """Interface for allocating and freeing memory that is shared with one host process. Thread-safe."""
 
     def new_slab(self, wanted: int, deadline: float | None, *, host_writes: bool) -> Slab:
         """Return a slab that the host has attached. Raise `NoSharedMemory`, or another error that ends the call."""
@@ -387,7 +388,7 @@ class CallPlan:
 
     Attributes:
         number: number of the plan, unique on its channel.
-        size: bytes of the inputs and outputs that have no place.
+        size: bytes of the inputs and outputs that are not in shared blocks of the application.
         used: whether a call used the plan since the last check of the maintenance thread.
     """
 
@@ -401,8 +402,7 @@ class CallPlan:
         outputs: list[Array | None],
         size: int,
     ) -> None:
-        """Initialize.
-
+        """
         Args:
             inputs: arrays in shared memory to which the inputs are copied; ``None`` for an input that is in shared
                 memory already.
@@ -426,7 +426,7 @@ class CallPlan:
             if is_bool:
                 _copy_bools(target, arrays[index])
             else:
-                target[...] = arrays[index]  # 0.3 us faster than copyto, which dispatches first
+                target[...] = arrays[index]  # 0.3 us faster than `np.copyto`
 
     def take_out(self, out: Out | None) -> list[Array]:
         """Return the results as new arrays, or copied to the arrays of `out`."""
@@ -467,8 +467,8 @@ class ChannelPlans:
         places = key.outputs or (None,) * len(signature.outputs)
         in_at, in_size = _layout(signature.inputs, key.inputs)
         out_at, out_size = _layout(signature.outputs, places)
-        # Drop all plans at once, because they contain offsets in the memory to be replaced. Dropping only the
-        # oldest plans would require recording each use, which would slow down every call.
+        # Drop all plans at once. They contain offsets in the memory to be replaced, and finding only the oldest
+        # plans would require recording each use, which would slow down every call.
         pairs = (self._request, in_size), (self._reply, out_size)
         too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
         if len(self.plans) >= MAX_PLANS or too_small:
@@ -534,5 +534,6 @@ class ChannelPlans:
 
 
 def _layout(tensors: Sequence[TensorSignature], places: Sequence[SharedBlock | None]) -> tuple[list[int], int]:
-    """Return the offsets of the tensors without a place, and their total size."""
+    """Return the offset of each tensor in the channel's memory, and the total size. Tensors in shared blocks take
+    no space there."""
     return layout([0 if block else tensor.nbytes for tensor, block in zip(tensors, places, strict=True)])

@@ -49,7 +49,8 @@ LATE_INTERVAL_S = 0.1
 
 def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
     """Main function of the maintenance thread. `wake` is set when the pool is closed or a call is abandoned."""
-    # State between two iterations. It must not refer to the pool or a channel, so that these can be freed.
+    # Call numbers at the last check, by channel number. The function must keep no reference to the pool or a
+    # channel, so that they can be freed.
     under_way: dict[int, int] = {}
     seen: dict[int, int] = {}
     checks = 0
@@ -66,7 +67,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         if time.monotonic() >= next_check:
             next_check = time.monotonic() + fast_channel.CHECK_INTERVAL_S
             pool.check_blocked(under_way)
-            # A channel is closed if it was unused for a whole interval between two trims (after 10 to 20 s).
+            # A trim closes the channels that were not used since the last trim: after 10 to 20 s without a call.
             checks += 1
             if checks % TRIM_CHECKS == 0 and not pool.trim(seen):
                 return
@@ -81,7 +82,7 @@ RETRY_S = 1.0
 
 
 class ChannelPool:
-    """Opens, lends and closes the fast channels of one host process. Implements `SlabSource` for the plans."""
+    """Open, lend and close the fast channels of one host process. Implements `SlabSource` for the plans."""
 
     def __init__(
         self, connection: Channel, sharing: Sharing, check_host: Callable[[], ChannelFailed | None]
@@ -101,7 +102,7 @@ class ChannelPool:
         # All channels by number. The table of open requests shares the dict: a busy channel is an open request.
         self._all: dict[int, FastChannel] = {}
         self._channel_numbers = itertools.count(1)
-        # Whether the host has attached a slab of arrays, by number. False: requested, but not answered yet.
+        # Slabs of arrays, by number: True if the host has attached the slab, False while it has not answered.
         self._attached: dict[int, bool] = {}
         self._next_try = 0.0
         self._phases: Slab | None = None
@@ -142,7 +143,7 @@ class ChannelPool:
         except ProtocolDesync as error:
             raise self._connection.fail(error) from None
         finally:
-            channel.busy = False  # a ping uses no memory
+            channel.busy = False  # even without an answer: a ping uses no memory, so the channel may be closed
             self.give_back(plans)
 
     def give_back(self, plans: ChannelPlans) -> None:
@@ -155,7 +156,7 @@ class ChannelPool:
         if not channel.broken:
             channel.pinned = None
             self.idle.append(plans)
-            # Check this after appending, because `close` may have emptied the deque just before.
+            # Check `closed` after appending, because `close` may have emptied the deque just before.
             if self.closed:
                 self._close_idle()
         elif channel.busy and not self.closed:
@@ -195,7 +196,7 @@ class ChannelPool:
         """Open a channel for the calling thread; return ``None`` if no channel can be opened now.
 
         Raises:
-            CallTimedOut, ChannelFailed: errors that end a call on the connection.
+            CallTimedOut, ChannelFailed: as for `Channel.call`.
         """
         sharing = self._sharing
         agreement = self._connection.agreement
@@ -207,7 +208,7 @@ class ChannelPool:
         # The host's HELLO reports whether it can share pipes and memory. A Windows host under Wine and a Linux
         # application cannot.
         if not agreement.features >= {"fast1", "shm1"}:
-            sharing.why_not = "the host does not support it, or runs on another system"
+            sharing.why_not = "the host does not support shared memory, or runs on another system"
             return None
         self.reap()
         try:
@@ -251,7 +252,7 @@ class ChannelPool:
             raise
         with self._lock:
             if not self._maintained:
-                # Set the flag after the start: an interrupt in between leads to a second thread, which is harmless.
+                # Set the flag after the start: an interrupt in between causes a second thread, which is harmless.
                 start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
                 self._maintained = True
         return plans
@@ -317,8 +318,8 @@ class ChannelPool:
         seen.clear()
         seen.update((number, channel.calls) for number, channel in list(self._all.items()))
         with self._lock:
-            # `_open` starts the thread under the same lock: either this thread sees a new channel, or `_open` sees
-            # that the thread has ended.
+            # `_open` starts the thread under the same lock. So either this thread sees the new channel, or `_open`
+            # sees that the thread has ended, and starts another.
             if not self._all and not self._attached and not self._connection.one_way:
                 self._maintained = False
                 return False
@@ -400,22 +401,23 @@ class ChannelPool:
         self._give(header, {"where": share_handle}, deadline)
 
     def _give(self, header: dict[str, Any], share_handles: dict[str, ShareHandle], deadline: float | None) -> None:
-        """Send a request with share handles, which a host that receives it owns, even if it answers with an
-        error."""
+        """Send a request with share handles. A host that receives the request owns the handles, even if it answers
+        with an error."""
         sent: list[int] = []
         try:
             # On Windows a share handle is a handle in the host process. If the request never arrives, the host
             # cannot close the handle, so it is closed from here.
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (CallTimedOut, ChannelRetired, BridgeError) as error:
-            # The next frame completes a partly written request, so the host still receives it.
+            # Keep the handles of a partly written request: the next frame completes the request, and the host then
+            # owns the handles.
             if not sent and not (isinstance(error, CallTimedOut) and error.state == "still-running"):
                 for share_handle in share_handles.values():
                     reclaim(share_handle, self._connection.peer.pid)
             raise
 
     def _phase_slab(self, deadline: float | None) -> Slab:
-        """Return the slab of phase records. Raise `OSError`, or an error that ends a call on the connection."""
+        """Return the slab of phase records. Raise `OSError`, or an error of `Channel.call`."""
 
         def make() -> None:
             if self._phases is None:

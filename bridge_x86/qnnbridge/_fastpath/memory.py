@@ -30,7 +30,7 @@ from qnnbridge_protocol.errors import InvalidArgument
 
 SMALLEST_SLAB_BYTES = 64 * 1024
 
-# Size of the smallest block.
+# Size of the smallest block of a slab.
 BLOCK_BYTES = 4096
 
 # Arrays up to this size share slabs, which saves descriptors. A slab of 1 MiB has space for 4 of the largest or 256
@@ -45,8 +45,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def slab_size(wanted: int) -> int:
-    """Return the size of a slab for `wanted` bytes: a power of two, or halfway to the next (a third is wasted at
-    most)."""
+    """Return the size of a slab for `wanted` bytes: a power of two, or 1.5 times a power of two. At most a third of
+    the slab is unused."""
     size = SMALLEST_SLAB_BYTES
     while size < wanted:
         if size + size // 2 >= wanted and size >= 2 * SMALLEST_SLAB_BYTES:
@@ -70,7 +70,7 @@ class Slab:
     def __init__(
         self, size: int, reservation: MemoryReservation | None, *, host_writes: bool, writable: bool = False
     ) -> None:
-        """Allocate the memory. Raise `OSError` on failure. reservation: reserves the memory in a budget."""
+        """Allocate the memory. Raise `OSError` on failure. reservation: reservation of the memory in a budget."""
         self.number = next(slab_numbers)
         self.size = size
         self.host_writes = host_writes
@@ -132,9 +132,9 @@ class SharedBlock:
 
 
 def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
-    """Return the block if the array consists of all its bytes in order; ``None`` for parts and other layouts.
+    """Return the block of which the array contains all bytes in order; ``None`` for a part or another layout.
 
-    An application may have changed type and shape of the array, so the caller must compare these.
+    An application may have changed type and shape of the array, so the caller must compare type and shape.
     """
     block: Any = array.base
     if block.__class__ is np.ndarray:
@@ -147,11 +147,14 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
 
 
 class SharedArrays:
-    """Allocator of shared arrays. It does not refer to a slab with a single array, which is unmapped with the
-    array."""
+    """Allocator of shared arrays. It keeps no reference to a slab with a single array, which is unmapped with the
+    array.
+
+    Args:
+        on_dropped: function that makes the host detach the freed slab with this number.
+    """
 
     def __init__(self, sharing: Sharing, on_dropped: Callable[[int], None]) -> None:
-        """Initialize. on_dropped: function that makes the host detach the freed slab with this number."""
         self._budget = sharing.array_memory
         self._lock = Lock()
         # Slabs with weak references to their blocks, by `host_writes` and the size of the blocks.
@@ -219,7 +222,7 @@ class SharedArrays:
                 if slab is not None:
                     unshare(slab.data.__array_interface__["data"][0], slab.size)
 
-    # --- methods that are called under the lock ---
+    # --- methods that are called with the lock held ---
 
     def _pooled(self, size: int, slab_bytes: int, host_writes: bool) -> tuple[SharedBlock, Slab]:
         pool = self._pools.setdefault((host_writes, size), [])

@@ -109,8 +109,7 @@ def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dropped(name: str) -> bool:
-    # DROPPED_PREFIXES includes PYTHONHOME, PYTHONPATH and similar variables, which refer to the application's
-    # Python.
+    # DROPPED_PREFIXES also matches PYTHONHOME and PYTHONPATH, which refer to the application's Python.
     upper = name.upper()  # names are case-insensitive on Windows
     return upper in DROPPED or upper.startswith(DROPPED_PREFIXES)
 
@@ -165,8 +164,8 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
     # imported here because it is needed only when a host is started
     from qnnbridge_protocol.settings import ENGINE_VARIABLE, EP_PATH_VARIABLE, engine_of, engine_variables
 
-    # If the variables are set, ignore both settings in the file: an engine from one source and a path from the
-    # other would not match.
+    # If a variable is set, ignore both settings of the configuration file: an engine from one source and a path
+    # from the other would not match.
     env = {**(os.environ if environ is None else environ), **given}
     if env.get(ENGINE_VARIABLE) or env.get(EP_PATH_VARIABLE):
         engine_of(env)
@@ -189,7 +188,6 @@ def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
         return ""
     try:
         engine, path = engine_of(os.environ)
-        # `get_source` sends a request to the daemon, so it is called only if the variables are set.
         has = get_source()
     except BridgeError:
         return ""
@@ -292,7 +290,7 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
     """Find the interpreter like `find_host`, with the facts about the computer in `surroundings`."""
     if explicit is not None:
         return _checked(os.fspath(explicit), "argument", "", surroundings)
-    # Many shells and CI systems set an empty variable to mean "not set".
+    # Ignore an empty variable, which many shells and CI systems use to mean "not set".
     named = surroundings.environ.get(VARIABLE)
     if named:
         return _checked(named, VARIABLE, f"The environment variable {VARIABLE}", surroundings)
@@ -310,7 +308,6 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
-            # `found` is the newest interpreter with the packages.
             return HostInterpreter(found, "registry", interpreter_machine(found))
     running = running_host(surroundings, looked_at)
     if running is not None:
@@ -346,8 +343,9 @@ def _how_to_install(surroundings: Surroundings) -> str:
             "windows/ . Then run: "
         )
         return (
-            f"{python}{install_command('host', python=f'py -V:{tag}')}   (as that Python's own package, not with "
-            f"--user). It is then found automatically; to choose it by hand, set {VARIABLE} to its python.exe."
+            f"{python}{install_command('host', python=f'py -V:{tag}')}   (without --user, because the host ignores "
+            "user packages). That Python is then found automatically; to choose it by hand, set "
+            f"{VARIABLE} to its python.exe."
         )
     return (
         f"{install_command('host')} with Python 3.11 or newer, in this interpreter or in another one, "
@@ -366,7 +364,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
         makes = "Give the full path of a Python that has the packages of a host. `qnnbridge setup` creates one."
         return HostNotFound(
             f"{what} as the host's interpreter, but {problem}.",
-            # The command `qnnbridge` does not exist in a frozen application.
+            # Do not suggest the command `qnnbridge`, which a frozen application does not contain.
             fix=_how_to_install(surroundings) if surroundings.frozen else fix or makes,
             details={"path": path or text, "source": source},
         )
@@ -397,7 +395,7 @@ def _checked(text: str, source: Source, place: str, surroundings: Surroundings) 
 
 
 def _full_path(text: str) -> str | None:
-    """Return the absolute path. Search for a bare name like a shell. Do not resolve links, because the
+    """Return the absolute path. Search PATH for a name without a folder. Do not resolve links, because the
     interpreter of a virtual environment is a link."""
     if not text:
         return None
@@ -432,8 +430,7 @@ _WINDOWS_PLATFORMS = {"win32": "x86", "win-amd64": "x64", "win-arm64": "ARM64"}
 
 def process_machine() -> str:
     """Return the machine type for which this interpreter was built."""
-    # The platform for which this interpreter was built, for example "win-amd64". Emulation does not change this
-    # value.
+    # `get_platform` returns the platform of the build, for example "win-amd64", which emulation does not change.
     name = sysconfig.get_platform()
     if name in _WINDOWS_PLATFORMS:
         return _WINDOWS_PLATFORMS[name]
@@ -447,7 +444,7 @@ def process_machine() -> str:
 
 
 def interpreter_machine(path: str) -> str | None:
-    """Return the machine type of the interpreter that `path` finally starts; ``None`` for a script.
+    """Return the machine type of the interpreter that `path` starts; ``None`` for a script.
 
     python.exe of a virtual environment on Windows is a small program that starts the real interpreter, and may have
     been built for another machine.
@@ -468,8 +465,8 @@ def named_bases(path: str, text_of: Callable[[str], str | None], paths: Any = os
     The paths need not exist.
 
     Args:
-        text_of, paths: function that reads a text file, and the module for paths, on the examined computer, which
-            may be a different computer.
+        text_of: function that reads a text file of the examined computer, which may be another computer.
+        paths: module for paths of the examined computer, like `os.path`.
     """
     folder = paths.dirname(path) if path.lower().endswith(".exe") else None
     for place in () if folder is None else (folder, paths.dirname(folder)):
@@ -491,7 +488,7 @@ def _text_of(path: str) -> str | None:
 # Oldest Python version for which onnxruntime-qnn has wheels.
 OLDEST_HOST_PYTHON = (3, 11)
 
-# Name of the distribution by name of the module.
+# Distribution names by module name.
 HOST_PACKAGES = {"qnnbridge_host": "qnnbridge", "onnxruntime": "onnxruntime"}
 
 WINDOWS_MACHINES = frozenset({"ARM64", "x64", "x86", "ARM64EC", "ARM"})
@@ -509,7 +506,7 @@ def _origin(package: str) -> str | None:
             # Finding a spec runs no code of the package; importing onnxruntime would load its library into the
             # application.
             spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
-        except (ImportError, ValueError):  # an import finder raised an error
+        except (ImportError, ValueError):  # raised by an import finder of other code
             return None
         if spec is not None:
             return spec.origin if spec.has_location else None
@@ -570,7 +567,7 @@ class Surroundings:
             return "that is a Windows program" if machine in WINDOWS_MACHINES else None
         if machine is None or machine not in WINDOWS_MACHINES:
             return "that is not a Windows program"
-        # Refuse an ARM64EC Python, too, because its process counts as x64.
+        # An ARM64EC Python is refused like an x64 Python, because Windows runs it as an x64 process.
         if machine == self.computer:
             return None
         problem = f"that is a Python for {machine}, and the machine type of this computer is {self.computer}"
@@ -605,7 +602,7 @@ def _why_not_registered(surroundings: Surroundings, python: RegisteredPython) ->
         return "the host needs Python 3.11 or newer"
     missing = [name for name in HOST_PACKAGES if not _has_package(Path(python.prefix), name)]
     if missing:
-        # The first (newest) of these Pythons is suggested in the fix of the error (`py -V:TAG -m pip install`).
+        # The fix of the error suggests the newest Python that lacks only the packages (`py -V:TAG -m pip install`).
         surroundings.install_tag = surroundings.install_tag or python.launcher_tag
         return f"does not have {' and '.join(missing)}"
     return None
@@ -638,7 +635,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
     problem = surroundings.why_not_machine(surroundings.process)
     if problem is not None:
         return problem
-    # The application may use Python 3.10, but onnxruntime-qnn is not released for 3.10.
+    # The application may use Python 3.10, for which onnxruntime-qnn has no wheels.
     if surroundings.version < OLDEST_HOST_PYTHON:
         return "the host needs Python 3.11 or newer, this is {}.{}".format(*surroundings.version)
     for name in HOST_PACKAGES:

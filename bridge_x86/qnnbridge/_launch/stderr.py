@@ -32,8 +32,8 @@ from qnnbridge_protocol.visible import log_of
 # Maximum length of a line of evidence. Longer lines are shortened in the middle to keep them readable.
 MAX_LINE: Final = 400
 
-# Two consecutive ASCII characters in UTF-16, which narrow text does not contain. A single one could be the end of a
-# C string with its NUL.
+# Two consecutive ASCII characters in UTF-16, which narrow text does not contain. A single one could also be the end
+# of a C string with its NUL.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -127,7 +127,7 @@ def _wide_end(data: bytes, start: int) -> int:
 # Maximum length of a line for `logging`. Longer lines are passed in pieces.
 LINE_BYTES = 8 * 1024
 
-# The C runtime of Windows writes "\r\n" for "\n" to a stream in text mode.
+# Accept "\r\n", which the C runtime of Windows writes for "\n" to a stream in text mode.
 _MARKER = re.compile(rb"@qnnbridge (begin|end) (\d{1,20})\r?\n")
 _MARKER_BYTES_MAX = 48
 _MARKER_WORDS = (b"@qnnbridge begin ", b"@qnnbridge end ")
@@ -189,7 +189,7 @@ class MarkerSplitter:
     def feed(self, data: bytes) -> list[bytes | Marker]:
         """Return the output and the markers in order. Hold back only bytes that may be the beginning of a
         marker."""
-        # A read may end anywhere, even inside a marker.
+        # The last read may have ended inside a marker, so put the bytes that were held back first.
         data = self._held + data
         parts: list[bytes | Marker] = []
         position = 0
@@ -204,7 +204,7 @@ class MarkerSplitter:
         return parts
 
     def end(self) -> list[bytes | Marker]:
-        """Return the bytes that were held back."""
+        """Return the bytes that `feed` has held back, because the stream has ended."""
         parts: list[bytes | Marker] = []
         held, self._held = self._held, b""
         self._pass_on(parts, held)
@@ -218,7 +218,7 @@ class MarkerSplitter:
         return len(rest) - self._without_line_end(rest, start)
 
     def _without_line_end(self, text: bytes, end: int) -> int:
-        """Return `end`, reduced by a preceding line end if that line end follows another one (an empty line)."""
+        """Return `end`, or the position of the line end before `end` if that line end closes an empty line."""
         for line_end in (b"\r\n", b"\n"):
             if text.endswith(line_end, 0, end):
                 before = end - len(line_end)
@@ -265,7 +265,7 @@ class LogForwarder:
     def end_line(self) -> None:
         line = bytes(self._line)
         self._line.clear()
-        # The second byte of a UTF-16 line end belongs to the preceding line.
+        # Remove the second byte of the preceding line's UTF-16 line end.
         line = line[1:] if line.startswith(b"\x00") else line
         for start in range(0, len(line), LINE_BYTES):
             self._log(line[start : start + LINE_BYTES])
@@ -322,7 +322,7 @@ class StderrCollector:
             # Start reading now, because a host that fills the pipe (64 KiB on Linux) before its HELLO would block
             # forever.
             start_thread("qnnbridge-stderr", self._read)
-        except RuntimeError:  # the interpreter is shutting down
+        except RuntimeError:  # no thread can be started, because the interpreter is shutting down
             self._end()
 
     def head(self) -> bytes:
@@ -345,7 +345,7 @@ class StderrCollector:
             section = self._sections.get(request_id)
             return self._closed or self._at_end or (section is not None and section.ended)
 
-        # Wait for the section's start, too, because stderr and the answers arrive in two independent pipes.
+        # The section may not have begun yet, because stderr and the answers arrive in two independent pipes.
         self._changes.wait_for(complete, timeout_s)
         with self._lock:
             section = self._sections.pop(request_id, None)
@@ -374,11 +374,11 @@ class StderrCollector:
     def _read(self) -> None:
         fd = self._fd
         try:
-            # If other code has closed the descriptor, its number may refer to another file.
+            # Stop if other code has closed the descriptor, because its number may refer to another file.
             while self._fds.is_ours(fd) and (data := os.read(fd, _READ_BYTES)):
                 self._take(self._splitter.feed(data))
         except OSError:
-            pass  # a fork of the application, in which the descriptor was closed; or a broken pipe on Windows
+            pass  # the descriptor was closed in a fork of the application, or the pipe is broken (Windows)
         finally:
             self._take(self._splitter.end())
             self._end()
@@ -393,7 +393,7 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
-                        # Output during several concurrent requests belongs to each of their sections.
+                        # It is unknown which request wrote the output, so add it to the sections of all.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()

@@ -154,7 +154,7 @@ class OrtAllocatorType(_OrtEnum, signed=True):
 class OrtMemType(_OrtEnum, signed=True):
     CPU_INPUT = -2
     CPU_OUTPUT = -1
-    # ONNX Runtime has two members with this number.
+    # CPU and CPU_OUTPUT have the same number, as in ONNX Runtime.
     CPU = -1
     DEFAULT = 0
 
@@ -287,7 +287,7 @@ class HasFields:
         return {name: field for name, field in vars(cls).items() if isinstance(field, Field)}
 
     def changed_fields(self) -> dict[str, Any]:
-        """Return the fields with other values than the default, with their values."""
+        """Return the names and values of the fields that do not have their default values."""
         fields = self.fields()
         # Iterate over a copy, because another thread may assign a field meanwhile.
         return {name: value for name, value in self._values.copy().items() if value != fields[name].default}
@@ -316,8 +316,8 @@ class HasFields:
         raise AttributeError(f"{cls!r} object has no attribute {name!r}.{suggest(name, public)}") from None
 
     def __reduce__(self) -> NoReturn:
-        # ONNX Runtime also refuses to pickle or copy options. A copy that silently shares or drops callbacks and
-        # tensors would be worse.
+        # Refuse to pickle or copy options, as ONNX Runtime does: a copy would silently share or drop callbacks and
+        # tensors.
         raise TypeError(f"cannot pickle or copy {type(self).__name__!r} object")
 
 
@@ -362,7 +362,7 @@ def as_text(name: str, value: Any) -> str:
         return str(value)
     error = wrong_type(name, value, "a str")
     if isinstance(value, os.PathLike):
-        error.fix = "ONNX Runtime accepts no path objects here: pass os.fspath(path)."
+        error.fix = "ONNX Runtime does not accept path objects here: pass os.fspath(path)."
     raise error
 
 

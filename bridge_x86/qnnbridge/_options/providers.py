@@ -1,8 +1,8 @@
 """Execution providers and devices in the notation that applications use for ONNX Runtime.
 
-Values are in this process's CPU memory. `OrtDevice` only stores numbers, so that code that creates one works
-unchanged. Functions that would place a value on a device call `require_cpu`, which rejects devices other than the
-CPU. The data are immutable, and any thread may use them.
+Values are in this process's CPU memory. `OrtDevice` only stores numbers, so that code that creates an `OrtDevice`
+works unchanged. Functions that would place a value on a device call `require_cpu`, which rejects devices other than
+the CPU. The data are immutable, and any thread may use them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeviceNumbers:
     __slots__ = ("_numbers",)
 
     def __init__(self, *numbers: int) -> None:
-        """Initialize with type, memory, optional vendor (default 0), and number."""
+        """Store type, memory, optional vendor (default 0), and number."""
         if len(numbers) not in (3, 4) or not all(hasattr(number, "__index__") for number in numbers):
             raise errors.RemoteTypeError(
                 "__init__(): incompatible constructor arguments. The following argument types are supported:\n"
@@ -134,7 +134,7 @@ def refused_device(device_type: str) -> errors.RemoteRuntimeError:
     return errors.RemoteRuntimeError(
         f"A value cannot be placed on device {device_type!r} through qnnbridge.",
         cause="Values are in this process; the model runs in the host process, which moves tensors to the NPU "
-        "itself, and no device memory is shared between the two.",
+        "itself, and the two processes share no device memory.",
         fix="Use device_type='cpu'. The execution provider is chosen for the session, not for its tensors.",
     )
 
@@ -144,8 +144,7 @@ def _lookup(name: str) -> tuple[int, int]:
         raise errors.RemoteTypeError(f"The device type must be a str, not {type(name).__name__}.")
     found = _DEVICES.get(name)
     if found is None:
-        # ONNX Runtime raises a plain Exception here, so this error is an instance of the root class of the Python
-        # errors.
+        # ONNX Runtime raises a plain `Exception` here, so do not raise a more specific class than `RemoteError`.
         raise errors.RemoteError(
             f"Unsupported device type: {name}", fix=f"One of: {', '.join(_DEVICES)}, in lower case."
         )
@@ -187,7 +186,7 @@ def normalize_providers(
     if providers is None:
         if provider_options is None:
             return ()
-        # ONNX Runtime silently ignores options without `providers`. Here such options can only be meant for QNN.
+        # ONNX Runtime silently ignores options without `providers`. Use them for QNN, the default provider.
         providers = [QNN]
     if isinstance(providers, str):
         providers = [providers]

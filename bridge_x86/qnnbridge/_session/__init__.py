@@ -131,8 +131,8 @@ class SessionRecipe:
         except OSError:
             return None
         # Include the inode, which changes if the file is replaced by a file of the same size and date, and the
-        # ctime, which changes on POSIX if the file is written. If only these numbers changed, the model is not
-        # recognized here, and the host compares the contents.
+        # ctime, which changes on POSIX if the file is written. For a file with other numbers the host compares the
+        # contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates
 

@@ -81,7 +81,7 @@ class CacheWarning(UserWarning):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CreateRequest:
-    """Parameters of the request in addition to the recipe.
+    """Parameters of a `session.create` request in addition to the recipe.
 
     spec: the specification to send. dynamic: provider options to set directly after the creation. again: the
     session existed in an earlier host, so the host must not compile it for the cache. cached: the session may be
@@ -263,8 +263,8 @@ def create(
         while_busy()
 
     try:
-        # Some settings of the application apply to a whole process, for example thread pools. Make them in each new
-        # host before its first session.
+        # Some settings of the application apply to a whole process, for example thread pools. Apply them to each
+        # new host before its first session.
         host.repeat_remembered(process, deadline)
         with (
             host.isolate(request.suspect or context, deadline),

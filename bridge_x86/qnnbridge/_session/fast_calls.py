@@ -59,7 +59,7 @@ def run(
     names: Names,
     feed: Feed,
     timeout_s: float | None,
-    output_placement: OutputPlacement | None = None,
+    memory: OutputPlacement | None = None,
     on_channel: OnChannel | None = None,
 ) -> list[Any] | None:
     """Make a repeated call. Return the outputs, or ``None`` if the call must take the slow path.
@@ -70,7 +70,7 @@ def run(
         names: names of the outputs.
         feed: values of the inputs by name.
         timeout_s: seconds for the call; ``None`` for no limit.
-        output_placement: memory for the outputs; default: new arrays. An output of an unexpected type or shape is
+        memory: memory for the outputs; default: new arrays. An output of another type or shape than expected is
             returned in a new array.
         on_channel: function that is called with the process and the channel before the call is sent.
 
@@ -99,14 +99,14 @@ def run(
             return None
     out = signature = None
     in_place = False
-    if output_placement is not None:
-        out, fresh, in_place = output_placement
+    if memory is not None:
+        out, fresh, in_place = memory
         if fresh:
             # Allocate results in shared memory before computing the key, because their memory is part of the key.
             signature = find(names, feed)
             if signature is None:
                 return None
-            out = _fresh(host, signature, output_placement)
+            out = _fresh(host, signature, memory)
     key = key_of(session, names, feed, out, host.own_arrays, in_place)
     if key is None:
         return None
@@ -169,10 +169,10 @@ def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> Ch
         raise FastCallFailed(process, error, deadline) from None
 
 
-def _fresh(host: Host, signature: CallSignature, output_placement: OutputPlacement) -> list[Array | None]:
+def _fresh(host: Host, signature: CallSignature, memory: OutputPlacement) -> list[Array | None]:
     """Return the arrays for the outputs. Allocate arrays in shared memory for large results without an array."""
-    out: list[Array | None] = list(output_placement.out or (None,) * len(signature.outputs))
-    borrowed = output_placement.fresh == "borrowed"
+    out: list[Array | None] = list(memory.out or (None,) * len(signature.outputs))
+    borrowed = memory.fresh == "borrowed"
     for index, tensor in enumerate(signature.outputs):
         # Booleans must be copied, because the host may use any nonzero byte for true.
         if index < len(out) and out[index] is None and tensor.nbytes >= SHARED_BYTES and tensor.dtype != BOOL:
@@ -214,7 +214,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
 def _periodic_checks(remote: RemoteSession, process: HostProcess, feed: Feed) -> bool:
     """Perform the checks of the slow path, once a second. Return False if the call must take the slow path."""
     supervisor = remote.host.supervisor
-    # `locks_hold` is false once eventlet has replaced the locks of objects that exist (`_native`).
+    # `locks_hold` is false after eventlet has replaced the locks of existing objects (`qnnbridge_os.native`).
     if remote.closed or not (remote.host.blame.quiet and locks_hold()) or supervisor.current is not process:
         return False
     if remote.host.log_function is not None:

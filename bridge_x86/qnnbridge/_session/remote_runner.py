@@ -212,7 +212,7 @@ class RemoteRunner:
         feed: Mapping[str, Any],
         run_options: RunOptions | Any,
         limits: CallLimits,
-        output_placement: OutputPlacement | None = None,
+        memory: OutputPlacement | None = None,
     ) -> list[Any]:
         remote, failed = self.remote, None
         # A plan of the fast path has no run options (tags, `terminate`, profiling), so a call with options takes
@@ -220,13 +220,13 @@ class RemoteRunner:
         if run_options is None and feed.__class__ is dict and (limits is NO_LIMITS or remote.may_be_fast(limits)):
             timeout = self._timeout if limits.timeout is None else limits.timeout
             try:
-                results = self._run_fast(remote, self._known.find, names, feed, timeout, output_placement)
+                results = self._run_fast(remote, self._known.find, names, feed, timeout, memory)
                 if results is not None:
                     return results
             # Leave the `except` block before the slow path starts: otherwise the exception would keep the call's
             # arrays alive until the repetition has ended.
             except FastCallFailed as failure:
-                failed = failure.alone()
+                failed = failure.without_traceback()
             if failed is not None:
                 remote.refuse_repetition(failed)
         refuse_at_the_end()
@@ -258,11 +258,9 @@ class RemoteRunner:
             if self.remote.may_be_fast(limits):
                 timeout = self._timeout if limits.timeout is None else limits.timeout
                 try:
-                    results = self._run_fast(
-                        self.remote, self._known.find, names, bound.feed, timeout, bound.output_placement
-                    )
+                    results = self._run_fast(self.remote, self._known.find, names, bound.feed, timeout, bound.out)
                 except FastCallFailed as failure:
-                    failed = failure.alone()
+                    failed = failure.without_traceback()
                 if failed is not None:
                     self.remote.refuse_repetition(failed)
             if results is None:

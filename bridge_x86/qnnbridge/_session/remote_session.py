@@ -199,9 +199,9 @@ class RemoteSession:
     def refuse_repetition(self, failed: FastCallFailed) -> None:
         """Raise `StateLost` for a call on the fast path whose inputs were lost with the host.
 
-        An output that is bound to an input's memory may be half written, so a repetition would use wrong inputs.
-        Return normally for other calls, and if the host still runs: then the slow path reports a missed deadline or
-        the host's own error.
+        An output that is bound to an input's memory may be half written, so a repetition would use wrong inputs. If
+        the call has no such output, or the host still runs, return: the slow path repeats the call or reports the
+        error.
         """
         if not failed.in_place:
             return
@@ -639,7 +639,7 @@ class RemoteSession:
             self._move_to_cpu_or_raise(error)
 
     def refused_by_the_host(self, refusal: ModelQuarantined) -> None:
-        """Handle a host's refusal of a quarantined model."""
+        """Handle a host's refusal of a quarantined model: move the session to the CPU, or raise the error."""
         details = refusal.details
         self.suspect.name(str(details.get("fingerprint", "")), str(details.get("label", self.suspect.run.model)))
         error: ModelQuarantined = refusal

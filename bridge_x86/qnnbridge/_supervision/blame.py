@@ -4,16 +4,16 @@ Only a request that the host had declared to be *inside native code* can have cr
 cannot. The rules:
 
 - A single suspect gets 1 point. Each of k suspects gets 1/k, and from then on each suspect runs alone
-(`IsolationLock`), so that the next death has only one suspect.
+  (`IsolationLock`), so that the next death has only one suspect.
 - A suspect that gives a good reply while it runs alone is cleared: its points for that death are removed. If the
-model was running when the host died, only a successful run clears it; a successful creation proves nothing. Each
-time a model becomes one of several suspects, it needs twice as many good replies alone as the last time (1, 2, 4
-... 16), so that one lucky run does not clear a model that crashes the host only sometimes. A model that is not
-  used is forgotten after ten minutes.
+  model was running when the host died, only a successful run clears it; a successful creation proves nothing. Each
+  time a model becomes one of several suspects, it needs twice as many good replies alone as the last time (1, 2, 4
+  ... 16), so that one lucky run does not clear a model that crashes the host only sometimes. A suspect that is not
+  used for ten minutes is forgotten.
 - No points are given if another process ended the host (SIGTERM, Ctrl+C, TerminateProcess with 1), if qnnbridge
-ended it, or if its exit code is unknown. SIGKILL gives no points either, because random kills often hit the same
-model. The exception is a kill while the kernel reports that its out-of-memory killer was active: the third such
-death in a row inside the same model, without a good reply of that model in between, gives points.
+  ended the host, or if the exit code is unknown. SIGKILL gives no points either, because random kills often hit the
+  same model. The exception is a kill while the kernel's out-of-memory killer was active: the third such death in a
+  row inside the same model, without a good reply of that model in between, gives points.
 - A call that qnnbridge ended because it hung gives points like a crash, because a native call must return.
 
 `Quarantine` keeps the points on disk, so that a new process does not repeat the crashes. The file has one record
@@ -21,8 +21,8 @@ death in a row inside the same model, without a good reply of that model in betw
 driver: other versions may have fixed the fault. Two points within ten minutes put the model in quarantine for a
 day, or until the user clears it. A cache entry with one point is reported to each host, which removes the entry
 from the cache and compiles the model again, so no call is refused. The file is authoritative: every change reads,
-changes and replaces the whole file, so processes share it without a lock (at worst, one of two deaths in the same
-millisecond is lost). If the file cannot be written, this process keeps the accounts in memory.
+changes and replaces the whole file, so processes share it without a lock. (If two processes record a death in the
+same millisecond, one record may be lost.) If the file cannot be written, this process keeps the accounts in memory.
 
 Thread-safe. `Quarantine.check` runs before every call: a dictionary look-up, and a check of the file's date once a
 second.
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from qnnbridge._diagnosis.exit_codes import ExitStatus
 
 
-# Number of consecutive out-of-memory kills during calls of one model from which the model gets points.
+# Number of consecutive out-of-memory kills during calls of one model after which the model gets points.
 KILLS_IN_A_ROW: Final = 3
 # Maximum number of good replies that a suspect needs. The number is limited because a suspect blocks all other
 # models while it runs alone.
@@ -67,7 +67,7 @@ Why = Literal["died", "hung", "ended-by-us", "memory-ran-out"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A call inside native code, of a model or of a cache entry. phase: "creating", "compiling" or "running"."""
+    """A call of a model or cache entry inside native code. phase: "creating", "compiling" or "running"."""
 
     fingerprint: str
     options_hash: str
@@ -99,7 +99,7 @@ class _Isolated:
 
 
 class Blame:
-    """Assigns deaths to models, and decides which models run alone."""
+    """Assign deaths to models, and decide which models run alone."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -122,8 +122,8 @@ class Blame:
 
     @property
     def quiet(self) -> bool:
-        """Whether a good reply cannot change any account. The property is read after every call, so it must be
-        fast."""
+        """Whether no suspect and no kill is recorded, so that a good reply changes no account. The property is read
+        after every call, so it must be fast."""
         return not (self._isolated or self._kills)
 
     def must_run_alone(self, fingerprint: str) -> bool:
@@ -176,13 +176,13 @@ class Blame:
             return [Points(share.call, -share.points) for share in isolated.shares]
 
     def forget(self, fingerprint: str) -> None:
-        """Let a model no longer run alone, because it is in quarantine, or because its quarantine was cleared."""
+        """Stop running the model alone, because it is in quarantine, or because its quarantine was cleared."""
         with self._lock:
             self._isolated.pop(fingerprint, None)
             self._times_suspected.pop(fingerprint, None)
             self._kills.pop(fingerprint, None)
 
-    # --- under the lock ---
+    # --- methods that are called with the lock held ---
 
     def _killed_too_often(self, call: NativeCall) -> bool:
         self._kills[call.fingerprint] = self._kills.get(call.fingerprint, 0) + 1
@@ -212,8 +212,8 @@ class IsolationLock:
         self._blame = blame
         self._lock = Lock()
         self._changes: Changes[bool] = Changes()
-        # Running calls, by thread and a unique key. The value is true for a call that runs alone. A counter could
-        # become wrong through an interrupt.
+        # Running calls, by thread and a unique key. The value is true for a call that runs alone. An interrupt
+        # could make a counter wrong, but not a dict.
         self._inside: dict[tuple[int, object], bool] = {}
         self._waiting_alone: dict[tuple[int, object], None] = {}
 
@@ -227,13 +227,13 @@ class IsolationLock:
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
         # Whether this code runs in a signal handler or finalizer that has interrupted a call of the same thread. It
-        # must not wait for that call, which cannot continue before the handler has ended.
+        # must not wait for the interrupted call, which continues only after the handler has ended.
         nested = any(me[0] == thread for thread, _ in [*self._inside, *self._waiting_alone])
 
         def enter() -> bool:
             with self._lock:
-                # While a call that may have crashed the host waits to run alone, other calls wait, too. Otherwise a
-                # steady stream of calls would delay it forever.
+                # While a suspect's call waits to run alone, other calls wait, too. Otherwise a steady stream of
+                # calls would delay the suspect forever.
                 taken = self._inside if alone else (True in self._inside.values() or self._waiting_alone)
                 if taken and not nested:
                     return False
@@ -251,18 +251,18 @@ class IsolationLock:
             yield
         finally:
             self._inside.pop(me, None)
-            # Each step here is a single C operation, so an exception of a signal handler cannot interrupt it
-            # (`qnnbridge_os.shield`).
+            # Each statement of this block is a single C operation, which an exception of a signal handler cannot
+            # interrupt (`qnnbridge_os.shield`).
             self._waiting_alone.pop(me, None)
             self._changes.notify()
 
 
 # --- models that crashed hosts, kept on disk ---
 
-# Points that put a model in quarantine: two deaths with only this model in native code, or four with another.
+# Points that put a model in quarantine: two deaths with one suspect, or four deaths with two suspects.
 LIMIT_POINTS: Final = 2.0
-# A cache entry is replaced after one death, because compiling again takes only seconds, while another death would
-# affect all models.
+# Points that replace a cache entry: one death, because compiling again takes only seconds, while another death
+# would affect all models.
 ENTRY_LIMIT_POINTS: Final = 1.0
 WINDOW_S: Final = 600.0
 TTL_S: Final = 24 * 3600.0
@@ -369,16 +369,16 @@ class Quarantine:
                 raise self._error(account)
 
     def fingerprints(self, options_hash: str) -> tuple[str, ...]:
-        """Return the fingerprints of refused models and blamed cache entries for these options and the host's
-        versions."""
+        """Return the fingerprints of refused models and blamed cache entries with these options and the versions of
+        the host."""
         return tuple(dict.fromkeys(account.fingerprint for account in self._of_options(options_hash)))
 
     def remember_source(self, fingerprint: str, source: Source) -> None:
         """Store the source (path, size and dates) of the model with this fingerprint, to recognize the model before
         a host reads it."""
         with self._lock:
-            # Remove the item and insert it again, so that the dict is in order of use and the oldest source is
-            # dropped first.
+            # Remove the item and insert it again, so that the dict is in order of use and the loop drops the source
+            # that was not used for the longest time.
             self._sources.pop(fingerprint, None)
             self._sources[fingerprint] = source
             while len(self._sources) > _MAX_SOURCES:
@@ -402,8 +402,8 @@ class Quarantine:
         Returns:
             The account if it is in quarantine now.
         """
-        # Deduct the points from the account to which they were added: the same model and versions have the same
-        # account id.
+        # The same model, options, phase and versions have the same account id, so that points are deducted from the
+        # account to which they were added.
         key = (points.call.fingerprint, points.call.options_hash, points.call.phase, self.versions)
         # Use only eight digits, because users type the id (`qnnbridge quarantine clear`).
         account_id = hashlib.sha256("\n".join(key).encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -507,7 +507,7 @@ class Quarantine:
     def _read(self) -> Accounts:
         try:
             return _decode(self.path.read_text(encoding="utf-8"))
-        # These exceptions include those of json (`ValueError`) and cover files with arbitrary contents.
+        # A file with arbitrary contents can cause all these exceptions; those of `json` are `ValueError`.
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError):
             return {}  # The file is missing or damaged: no model is in quarantine.
 
@@ -558,7 +558,7 @@ class Quarantine:
 
 
 def _without(deaths: tuple[DeathEntry, ...], points: float) -> tuple[DeathEntry, ...]:
-    """Return the deaths without the latest one with this number of points."""
+    """Return the deaths without the latest death that has this number of points."""
     for index in reversed(range(len(deaths))):
         if abs(deaths[index].points - points) < _ROUNDING:
             return deaths[:index] + deaths[index + 1 :]
@@ -573,7 +573,7 @@ def _decode(text: str) -> Accounts:
     for item in data["accounts"]:
         account = read_document(QuarantineAccount, item, "an account")
         times = [account.since or 0.0, *(n for death in account.deaths for n in (death.when, death.points))]
-        # Exclude NaN and numbers out of range: both occur in JSON files.
+        # Ignore accounts with NaN or with times out of range, which a damaged file may contain.
         if all(abs(time) <= _LAST_SECOND for time in times) and (account.deaths or account.since is None):
             accounts[account.id] = account
     return accounts

@@ -1,7 +1,7 @@
 """Handle the death of a host: collect the evidence, find the cause, write the crash report, assign the blame.
 
-The modules that find the cause are not needed to start a host. They are imported after the host's HELLO, while the
-host imports ONNX Runtime, and not after its death, when memory or descriptors may be exhausted.
+The modules that find the cause are imported after the host's HELLO, while the host imports ONNX Runtime: not
+earlier, because the start does not need them, and not after a death, when memory or descriptors may be exhausted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DeathReport:
             deadline of another call, or the loss of the NPU.
         suspects: requests that were inside native code.
         undecided: suspects whose models run alone from now on, because it is not known which one caused the death.
-        booked: whether blame was assigned to a model.
+        booked: whether a model was blamed.
     """
 
     error: HostError
@@ -99,7 +99,7 @@ class Investigator:
         self._reports = reports
 
     def on_ready(self, process: HostProcess) -> None:
-        """Set the versions of the quarantine from the host's HELLO, and again when the host reports further
+        """Set the quarantine's versions from the host's HELLO, and set them again when the host reports further
         versions."""
         from qnnbridge._diagnosis import crash  # noqa: F401 - imported early, see the module's docstring
 
@@ -139,7 +139,7 @@ class Investigator:
         from qnnbridge._diagnosis.crash import to_error
 
         # Read `killed_because` before the process is killed below, because `kill` sets it.
-        on_purpose = process.killed_because is not None or _asked_for(failure)
+        on_purpose = process.killed_because is not None or _was_requested(failure)
         if failure.reason is not None:
             # End a process that violates the protocol or does not respond.
             process.kill(failure.reason.message)
@@ -155,7 +155,7 @@ class Investigator:
         record = self._record(process, status, on_purpose=on_purpose)
         report = self._reports.write(record)
         # Assign the blame after the report is written, because the record of the blame contains the report's path.
-        models = self._book(record, failure, report, suspect)
+        models = self._assign_blame(record, failure, report, suspect)
         if isinstance(failure.reason, HostError):
             error: HostError = failure.reason
             error.details.setdefault("report", str(report) if report else None)
@@ -169,7 +169,7 @@ class Investigator:
             error,
             status,
             on_purpose,
-            # If `suspect` is set, this call (answered with the loss of the NPU) is to blame, and not an open call.
+            # If `suspect` is set, the NPU was lost in a call that the host has answered. No open call is to blame.
             on_purpose or suspect is not None or _from_outside(record, failure),
             frozenset(call.request_id for call in record.suspects),
             frozenset(call.request_id for call in record.suspects if models > 1 and call.fingerprint),
@@ -204,14 +204,13 @@ class Investigator:
             generation=process.generation,
             uptime_s=float(details.get("uptime_s") or 0.0),
             in_flight=(call,),
-            # If the compiler's section was not found, use the whole output, whose beginning contains the log's
-            # first lines.
+            # If the section of the compiler was not found, use the host's whole output.
             stderr_tail=decode_stderr(said or process.stderr.head() + process.stderr.tail()),
             ready=bool(details.get("ready", True)),
-            **_surroundings(process, ready=True, versions=details.get("versions")),
+            **_environment_fields(process, ready=True, versions=details.get("versions")),
         )
         report = self._reports.write(record)
-        self._book(record, ChannelFailed(), report, None)
+        self._assign_blame(record, ChannelFailed(), report, None)
         crashed = to_error(record, str(report) if report else None)
         crashed.details.setdefault("generation", process.generation)
         return crashed if isinstance(crashed, HostCrashed) else HostCrashed(error.message, cause=crashed.message)
@@ -239,10 +238,10 @@ class Investigator:
             ready=ready,
             killed_because=process.killed_because,
             on_purpose=on_purpose,
-            **_surroundings(process, ready=ready),
+            **_environment_fields(process, ready=ready),
         )
 
-    def _book(
+    def _assign_blame(
         self, record: CrashRecord, failure: ChannelFailed, report: object, suspect: CallContext | None
     ) -> int:
         """Assign the blame and return the number of blamed models. If several models are blamed, each runs alone
@@ -251,8 +250,8 @@ class Investigator:
         why: Why = "died"
         if suspect is not None:
             why, suspects = "hung", [_native_call(suspect, "running")]
-        # qnnbridge ended the host because a call hung, which is then to blame, or for a reason unrelated to any
-        # call.
+        # qnnbridge ended the host, either because a call hung, which is then to blame, or for a reason unrelated to
+        # any call.
         elif record.killed_because is not None:
             why = "hung" if isinstance(failure.reason, HostHung) else "ended-by-us"
         elif record.memory_ran_out:
@@ -267,14 +266,14 @@ class Investigator:
         return len(booked)
 
 
-def _surroundings(
+def _environment_fields(
     process: HostProcess, *, ready: bool, versions: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Return the fields of a crash report that describe the host and the machine.
 
     Args:
         ready: whether the host has sent its HELLO.
-        versions: additional versions.
+        versions: versions that the compiler process reported, if it died.
     """
     peer = process.peer if ready else None
     return {
@@ -310,8 +309,8 @@ def _exit_status(raw: int | None, process: HostProcess, *, of_worker: bool = Fal
 
 
 def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
-    """Return whether something outside the host ended it. A lack of memory counts as outside, because the kernel
-    may end any large process."""
+    """Return whether a process outside the host, or the kernel, ended the host. A lack of memory counts, because
+    the kernel may end any large process."""
     if failure.reason is not None:
         return failure.reason.details.get("from_outside") is True
     if record.killed_because is not None or record.exit is None:
@@ -320,7 +319,7 @@ def _from_outside(record: CrashRecord, failure: ChannelFailed) -> bool:
     return record.from_outside or record.exit.code.fault == "kill"
 
 
-def _asked_for(failure: ChannelFailed) -> bool:
+def _was_requested(failure: ChannelFailed) -> bool:
     """Return whether the application requested the end of the host, according to `failure`."""
     return failure.reason is not None and bool(failure.reason.details.get(ASKED_FOR))
 
@@ -330,11 +329,10 @@ def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
 
 
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
-    """Set the phase of calls that are inside native code although the host declared no phase for them.
+    """Set the phase "running" for calls that are inside native code although the host declared no phase for them.
 
     The host declares no phase for a call that starts while no other call runs (ADR 0003), so mark the oldest call.
-    If any of several calls is on a fast channel, mark all calls, because the order in which these started is
-    unknown.
+    If any call is on a fast channel, mark all calls, because the order in which they started is unknown.
     """
     if any(one.phase for one in lost):
         return lost

@@ -1,4 +1,4 @@
-"""One process of the host: start, handshake, calls, end.
+"""Start one process of the host, perform the handshake, watch the process, and end it.
 
 A `HostProcess` is never restarted; the supervisor replaces it by a new `HostProcess`, the next generation.
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.host_process")
 
-# Time to wait for the end of the host process after its output has ended.
+# Seconds to wait for the end of the host process after its output has ended.
 EXIT_WAIT_S = 5.0
 
 # Phases of the host that have a time limit.
@@ -54,18 +54,18 @@ DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
 TERMINATE_TIMEOUT_S = 1.0
 KILL_TIMEOUT_S = 2.0
-# Time to wait, after the process has ended, until the last caller stops reading from the pipe.
+# Seconds to wait, after the process has ended, until the last caller stops reading from the pipe.
 RELEASE_TIMEOUT_S = 1.0
 
 # Number of consecutive checks, five seconds apart, that must find the process stopped before the host is ended (25
 # to 30 s), so that a short stop by a debugger has no effect.
-STOPPED_LOOKS = 6
+STOPPED_CHECKS = 6
 
 # Number of consecutive checks that must find the loading time exceeded: after the machine was asleep, a single
 # check would be wrong.
 LOADING_CHECKS = 2
 
-# Time to wait for the end of stderr after the process has ended. A grandchild process may keep stderr open.
+# Seconds to wait for the end of stderr after the process has ended. A grandchild process may keep stderr open.
 STDERR_TIMEOUT_S = 1.0
 
 
@@ -99,7 +99,7 @@ class HostProcess:
         # Reason why qnnbridge ended the process; ``None`` if it did not.
         self.killed_because: str | None = None
         # Names of the steps that were needed to end the process.
-        self.rungs: list[str] = []
+        self.end_steps: list[str] = []
         self.retiring = False
         self._seen_stopped = 0
         self.sharing = launch.sharing
@@ -146,7 +146,7 @@ class HostProcess:
     @property
     def real_pid(self) -> int:
         """Id of the host process itself. With a virtual environment on Windows, `pid` is the id of the launcher.
-        For a host in another system, this is the id of the process that connects to the host."""
+        For a host in another system, `real_pid` is the id of the process that connects to the host."""
         peer = self.channel.peer if self.ready_at is not None else None
         return self.pid if peer is None or elsewhere(self._hello, peer) else peer.pid or self.pid
 
@@ -156,9 +156,7 @@ class HostProcess:
         # Check the pool twice, the second time under the lock, so that most calls need no lock.
         sharing = self.sharing
         if self.open_pool is None and sharing is not None and sharing.why_not is None and self.ready_at is not None:
-            from qnnbridge._fastpath.channel_pool import (
-                ChannelPool,  # imports numpy, which the handshake does not need
-            )
+            from qnnbridge._fastpath.channel_pool import ChannelPool  # imports numpy
 
             with self._pool_lock:
                 if self.open_pool is None:
@@ -210,7 +208,7 @@ class HostProcess:
             ) from None
         # End the process, because the two sides have no common protocol.
         except (HandshakeFailed, VersionMismatch):
-            self.kill("it is incompatible")  # the process may not support GOODBYE
+            self.kill("it is incompatible")  # do not send GOODBYE, which the process may not support
             raise
         self.ready_at = time.monotonic()
 
@@ -244,39 +242,39 @@ class HostProcess:
 
         `quietly`: the application is ending, so log at a lower level.
         """
-        # Whether the end of the process is known already: callers that noticed it investigate, or qnnbridge ended
-        # the process. Read this before sending GOODBYE, which ends the connection.
+        # Whether the end of the process is known already: a caller has noticed and investigates it, or qnnbridge
+        # caused it. Read the state before sending GOODBYE, which ends the connection.
         known = self.channel.failed or self.killed_because is not None
         if not self.channel.failed and self._child.poll() is None:
             answered = self.channel.goodbye(time.monotonic() + DRAIN_TIMEOUT_S)
-            self.rungs.append("goodbye" if answered else "goodbye unanswered")
+            self.end_steps.append("goodbye" if answered else "goodbye unanswered")
         # The host answered GOODBYE, or its output ended, so the process is about to end, too.
-        leaving = "goodbye" in self.rungs or (not known and self.channel.failed)
-        # After this, no thread reads or writes. Waiting callers get the failure.
+        leaving = "goodbye" in self.end_steps or (not known and self.channel.failed)
+        # From here on no thread reads or writes. Waiting callers get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
-        # Wait only for a host that answered GOODBYE, or whose output ended. No other host ends by itself.
+        # Wait only if the host answered GOODBYE or its output ended. Otherwise it does not end by itself.
         self._end_by_force(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if self.open_pool is not None:
             self.open_pool.close()
         if not known:
             self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
-        # The process has ended, so its stderr is about to end, too.
+        # Read the rest of stderr, which is about to end like the process.
         self.stderr.drain(STDERR_TIMEOUT_S)
         # Close descriptors only if no thread reads from them, because the next opened file may get the number of a
         # closed descriptor.
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
-            # Leave the two descriptors open deliberately, and record this in `rungs`.
-            self.rungs.append("descriptors kept")
+            # Leave the two descriptors open deliberately, and record this in `end_steps`.
+            self.end_steps.append("descriptors kept")
         self.stderr.close()
 
     def _check_and_fail(self) -> ChannelFailed | None:
-        """Call `_check` for callers that do not read the connection themselves."""
+        """Run `_check` for callers that wait on fast channels, and fail the connection if the host has failed."""
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
-        # Callers on fast channels wait on other pipes, so they do not notice the end of the connection.
+        # Possibly no caller reads the connection, so check here whether it has ended.
         seen = self._check()
         if seen is not None:
             return self.channel.fail(seen.reason)
@@ -287,8 +285,8 @@ class HostProcess:
         """Log a death after the last response. QNN crashes most often during its cleanup, when no call can fail and
         report the crash."""
         code = self._child.poll()
-        if not code or self.rungs[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
-            return  # the process ended as planned, was ended by qnnbridge, or still runs
+        if not code or self.end_steps[-1:] not in ([], ["goodbye"], ["goodbye unanswered"]):
+            return  # no death to log: the process still runs, or ended as planned, or qnnbridge ended it
         from qnnbridge._diagnosis.exit_codes import ExitStatus
 
         status = ExitStatus(code, "win32" if sys.platform == "win32" else "posix")
@@ -339,7 +337,7 @@ class HostProcess:
         except psutil.Error:
             stopped = False
         self._seen_stopped = self._seen_stopped + 1 if stopped else 0
-        if self._seen_stopped < STOPPED_LOOKS:
+        if self._seen_stopped < STOPPED_CHECKS:
             return None
         return ChannelFailed(
             HostHung(
@@ -351,56 +349,57 @@ class HostProcess:
         )
 
     def _end_by_force(self, patience_s: float) -> None:
-        """End the process by increasingly forceful steps, each with a time limit. Record the steps in `rungs`."""
+        """End the process by terminate and then kill, each with a time limit. Record the steps in `end_steps`."""
         if self._child.wait(patience_s) is not None:
             return
         for name, act, seconds in (
             ("terminate", self._child.terminate, TERMINATE_TIMEOUT_S),
             ("kill", self._child.kill, KILL_TIMEOUT_S),
         ):
-            self.rungs.append(name)
+            self.end_steps.append(name)
             with contextlib.suppress(OSError):
                 act()
             if self._child.wait(seconds) is not None:
                 return
         # A process that waits inside the kernel (in a driver) survives SIGKILL until this wait ends.
-        self.rungs.append("abandoned")
+        self.end_steps.append("abandoned")
 
 
 class FastCallFailed(Exception):
     """A call on the fast path failed. The slow path explains the failure and repeats the call in the remaining
     time.
 
-    While the call is repeated, only a copy without traceback is kept (`alone`): a traceback would keep the call's
-    frames in a reference cycle, and the application's arrays would stay until the garbage collector runs.
+    Remove the traceback before the call is repeated (`without_traceback`): it would keep the call's frames in a
+    reference cycle, and the application's arrays would stay until the garbage collector runs.
+
+    Args:
+        in_place: whether the host may have changed the inputs, so that the call must not be repeated.
     """
 
     def __init__(
         self, process: HostProcess, error: Exception, deadline: float | None, *, in_place: bool = False
     ) -> None:
-        """Initialize. in_place: whether the host may have changed the inputs, so that the call must not be
-        repeated."""
         super().__init__(str(error))
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # The error, until `take` returns it. The traceback of a stored error would keep the call's frames alive.
+        # The error, until `take` returns it, without traceback, which would keep the call's frames alive.
         self.error: Exception | None = _without_traceback(error)
 
-    def alone(self) -> FastCallFailed:
-        """Return a copy of the exception without traceback and context."""
+    def without_traceback(self) -> FastCallFailed:
+        """Remove traceback and context from the exception, and return the exception."""
         self.__traceback__ = self.__context__ = None
         return self
 
     def take(self) -> Exception:
-        """Return the error, to raise it again. Call this only once."""
+        """Return the error, which the caller raises again. May be called only once."""
         error, self.error = self.error, None
         assert error is not None
         return error
 
 
 def _without_traceback(error: Exception) -> Exception:
-    """Remove the tracebacks of the error and of the errors in its context."""
+    """Remove the tracebacks of the error and of the errors in its context, and return the error."""
     part: BaseException | None = error
     while part is not None:
         part.__traceback__ = None
@@ -450,10 +449,10 @@ class RepeatWindow:
         self._began: float | None = None
 
     def is_open(self) -> bool:
-        """Return whether the call may be repeated. The time of a call without a deadline starts with the first
-        death."""
+        """Return whether the call may be repeated."""
         now = time.monotonic()
-        # The time starts with the first death and not with the call, because a run may take hours before that.
+        # For a call without a deadline, the window starts with the first death and not with the call, because a run
+        # may take hours.
         if self._began is None:
             self._began = now
         return now < (self._began + REPEAT_WINDOW_S if self._deadline is None else self._deadline)
@@ -471,7 +470,7 @@ def overdue(
     """Return the error for a missed deadline. With "kill", end the host if it works on the call, or if the call
     waits for calls that were abandoned."""
     state = late.state
-    # A call that has not started waits for other calls. End the host during those only if they were abandoned.
+    # A call that has not started waits for other calls. End the host only if the other calls were abandoned.
     blocked = state == "still-running" or (state == "not-started" and process.channel.requests.abandoned)
     if on_deadline == "kill" and blocked:
         what = "ran past its" if state == "still-running" else "waited for abandoned calls until after its"

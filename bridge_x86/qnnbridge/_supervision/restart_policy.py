@@ -62,14 +62,14 @@ class Clock:
         return time.time()
 
 
-# Random factor of delays (jitter), so that several applications whose hosts die for the same reason do not start
-# hosts at the same moment.
+# Delays are multiplied by a random factor (jitter), so that several applications whose hosts die for the same
+# reason do not start hosts at the same moment.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
 # Number of consecutive kills from outside (of generations without useful work) that do not increase the delay.
 FREE_KILLS: Final = 3
-# The limits of systemd (5 in 10 s) and Erlang (1 in 5 s) would never apply: a cold start takes about 2 s.
+# The limits of systemd (5 starts in 10 s) and Erlang (1 in 5 s) never apply, as a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0
@@ -91,8 +91,8 @@ class RestartPolicy:
     """Decide when the next generation of a host may start.
 
     Args:
-        first_delay_s, max_delay_s: delay before a start after a barren generation, before jitter.
-        breaker_deaths, breaker_window_s: number of barren deaths within this time that open the breaker.
+        first_delay_s, max_delay_s: first and longest delay before a start after a barren generation, before jitter.
+        breaker_deaths, breaker_window_s: number of barren deaths that open the breaker, and the time for them.
         open_s, max_open_s: how long the breaker stays open the first time, and at most.
         clock, jitter: sources of time and random numbers (0 to 1), replaced in tests.
     """
@@ -121,12 +121,12 @@ class RestartPolicy:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all deaths. Called when the application has changed a setting or requests another attempt."""
+        """Forget all deaths, because a setting was changed or the application requests another attempt."""
         with self._lock:
             self._crashed_in_a_row = 0
             self._killed_in_a_row = 0
             self._not_before = self._clock.monotonic()
-            # Only the last few deaths matter for the breaker and its error message.
+            # Keep only as many deaths as the breaker needs; its error message lists them.
             self._barren_deaths: collections.deque[tuple[float, str]] = collections.deque(
                 maxlen=self._breaker_deaths
             )
@@ -176,9 +176,9 @@ class RestartPolicy:
             self._ready_at = self._clock.monotonic()
 
     def on_good_reply(self) -> None:
-        """Record a successful response to a call other than a ping. This runs after every call, so it must be
+        """Record a successful response to a call other than a ping. The method runs after every call, so it must be
         fast."""
-        # The attribute can be read without the lock, because it never changes back to false for a generation.
+        # Read the attribute without the lock: within a generation it never changes back to false.
         if self._proved:
             return
         with self._lock:
@@ -197,7 +197,7 @@ class RestartPolicy:
         with self._lock:
             now = self._clock.monotonic()
             settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
-            # Reset the attributes, so that a second report of the same death counts as a death without progress.
+            # Reset the attributes, so that another death before the next start counts as barren.
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable
@@ -213,7 +213,7 @@ class RestartPolicy:
                 if not settled and not killed:
                     self._count(now, _describe(status))
 
-    # --- under the lock ---
+    # --- methods that are called with the lock held ---
 
     def _recover(self) -> None:
         self._crashed_in_a_row = 0
@@ -302,9 +302,9 @@ class Recycler:
         with self._lock:
             if generation > self._generation:
                 self._begin(generation)
-            # Ignore a late report of a thread that created the session before the host was replaced.
+            # Ignore a session that a thread created before the host was replaced, and reports only now.
             elif generation < self._generation:
-                return  # the session's host has ended
+                return
             made = self._made[key] = self._made.get(key, 0) + 1
             self._counted += made > self._free.get(key, 0)
 

@@ -133,8 +133,8 @@ class Policy:
 
     @abstractmethod
     def repeats(self, death: Death, window: RepeatWindow) -> bool:
-        """Return whether to repeat the call, and count the repetition. If not, the loop raises the death's
-        error."""
+        """Return whether to repeat the call after this death, and count the repetition. Otherwise the loop raises
+        the error of the death."""
 
 
 def survive(
@@ -167,7 +167,7 @@ def survive(
                 # "from_outside" means SIGKILL, SIGTERM or Ctrl+C, sent by another program, or by the kernel when
                 # memory is short.
                 if error.details.get("from_outside") and policy.may_repeat and window.is_open():
-                    continue  # the host was killed during its start
+                    continue  # the host was killed during its start, so start another one
                 raise
             policy.before_attempt(process, deadline)
         else:
@@ -177,18 +177,18 @@ def survive(
                 before, failed = failed, None
                 raise before.take()
             return attempt(process, deadline)
-        # The host is being replaced as planned and has not started the request. Do not count this as a death.
+        # The host ends as planned and has not started the request. Do not count its end as a death.
         except ChannelRetired:
             continue
         except ChannelFailed as failure:
             if process.retiring:
-                continue  # the call did not finish in time before the planned end of its host
+                continue  # the host ended as planned before the call finished: repeat the call in the next host
             lost = supervisor.lost(process, failure, deadline)
             if policy.excuses(lost):
                 continue
             innocent = not supervisor.may_be_caused_by(process, failure)
             # With `retry=0` no request is sent twice, even if another call caused the death. A request without an
-            # id was not sent at all.
+            # id was not sent at all, so it may be repeated.
             innocent = innocent and (policy.may_repeat or failure.request_id is None)
             death: Death | bool | None = Death(lost, innocent)
             del lost

@@ -64,7 +64,12 @@ class Counters:
 
 
 class Supervisor:
-    """Keep one host alive, and handle its deaths. Thread-safe."""
+    """Keep one host alive, and handle its deaths. Thread-safe.
+
+    Args:
+        reach: function that prepares a start within the caller's deadline. After `DeadlineExceeded` the next start
+            calls it again.
+    """
 
     def __init__(
         self,
@@ -74,8 +79,6 @@ class Supervisor:
         investigator: DeathHandler,
         reach: Callable[[float | None], None] = lambda deadline: None,
     ) -> None:
-        """Initialize. reach: function that is called before a start, with the caller's deadline; again after a
-        timeout."""
         self._make_launch = make_launch
         self._launch: Launch | None = None
         self._spawner = spawner
@@ -98,7 +101,7 @@ class Supervisor:
         self._is_closed = False
         self._closing: Changes[bool] = Changes()
         self._retired: list[HostProcess] = []
-        # Whether the interpreter is ending. Then callers do not get further responses.
+        # Whether the interpreter is ending. Callers then wait forever instead of getting an error.
         self.exiting = False
 
     @property
@@ -128,7 +131,7 @@ class Supervisor:
         Raises:
             HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: a host is not available.
         """
-        # Check this here and not during the import, because a program may import qnnbridge and never use it.
+        # Check the locks here and not during the import, because a program may import qnnbridge and never use it.
         check_locks()
         refuse_at_the_end()
         process = self._process
@@ -141,8 +144,8 @@ class Supervisor:
                 cause="Two processes cannot share the pipes to a host.",
                 fix="Create sessions after the fork, or use the spawn start method of multiprocessing.",
             )
-        # Start and end hosts in another thread: if the caller is interrupted, the start continues, and the next
-        # caller uses the result.
+        # Start the host in another thread: if the caller is interrupted, the start continues, and the next caller
+        # uses the result.
         return shielded("qnnbridge start", lambda: self._start(deadline))
 
     def _start(self, deadline: float | None) -> HostProcess:
@@ -170,14 +173,14 @@ class Supervisor:
                 result.
         """
         if self.exiting:
-            # Only daemon threads still run. An error in such a thread would only print a traceback after the
-            # application's last output.
+            # Only daemon threads still run. Let them wait: an error would only print a traceback after the last
+            # output of the application.
             while True:
                 sleep(3600)
         return shielded("qnnbridge death", lambda: self._lost(process, failure, deadline))
 
     def _lost(self, process: HostProcess, failure: ChannelFailed, deadline: float | None) -> BridgeError:
-        if not self._death_lock.acquire(timeout=_patience(deadline, -1)):
+        if not self._death_lock.acquire(timeout=_with_grace(deadline, -1)):
             raise _too_late()
         try:
             report = self._deaths.get(process)
@@ -198,8 +201,8 @@ class Supervisor:
         """
         report = self._deaths[process]
         own = failure.request_id
-        # If the host declared suspects, only they may have caused the death; otherwise any request that the host
-        # received.
+        # If the host declared suspects, only a suspect may have caused the death; otherwise any request that the
+        # host received.
         if report.from_outside or report.suspects:
             return own in report.suspects - report.undecided and not report.from_outside
         return any(one.request_id == own and one.sent for one in process.channel.requests.lost)
@@ -308,8 +311,7 @@ class Supervisor:
             try:
                 return self._next_generation(deadline)
             except VersionMismatch as error:
-                # Do not try again after any other version mismatch, because the daemon would respond in the same
-                # manner.
+                # Try again only if the daemon ends because it is older. Any other mismatch would happen again.
                 if not tries_left or error.details.get(LEAVING) != MAKE_WAY_FEATURE:
                     raise
             except HostCrashed as error:  # the daemon closed the connection before it answered our HELLO
@@ -404,25 +406,23 @@ class Supervisor:
         # After an orderly end no evidence is needed, so do not wait for an exit code.
         if isinstance(failure.reason, Closed):
             return DeathReport(failure.reason, None)
-        patience_s = min(EXIT_WAIT_S, _patience(deadline, EXIT_WAIT_S))
+        patience_s = min(EXIT_WAIT_S, _with_grace(deadline, EXIT_WAIT_S))
         finding = self._investigator.investigate(process, failure, suspect, patience_s)
         error = finding.error
         if isinstance(error, HostCrashed) and not finding.on_purpose:
             self.counters.crashes += 1
             self.counters.last_crash = error
-            # If a model may have crashed the host, this error must not prevent later starts of a host for other
-            # models.
             _log.warning("%s %s", error.message, error.cause or "")
-        # If a model may have crashed the host, other models must still be able to start a host, so this death
-        # counts less.
+        # An incurable error prevents all later starts. If a model may have crashed the host, do not pass the error,
+        # so that other models can still start a host.
         incurable = error.retry == "pointless" and not error.details.get("suspects")
         self._policy.on_death(finding.status, error if incurable else None, booked=finding.booked)
         return finding
 
 
-def _patience(deadline: float | None, forever: float) -> float:
-    """Return the seconds for an operation with this deadline: slightly more than the remaining time."""
-    return forever if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
+def _with_grace(deadline: float | None, unlimited: float) -> float:
+    """Return the seconds until the deadline plus `GRACE_S`; `unlimited` without a deadline."""
+    return unlimited if deadline is None else max(0.0, deadline - time.monotonic()) + GRACE_S
 
 
 def _too_late() -> DeadlineExceeded:

@@ -4,11 +4,11 @@ Overview. A call has a header, buffers and a deadline. Its result is a REPLY fra
 happened to the call:
 
 - `BridgeError`: the host answered with an error, and still runs.
-- `CallTimedOut`: the caller's deadline has expired. Its `state` shows whether the host has started the call, which
-is cancelled if possible. Another caller reads and drops the answer of an abandoned call.
+- `CallTimedOut`: the caller's deadline has expired. `state` shows whether the host has started the call, which is
+  cancelled if possible. Another caller reads and drops the answer of an abandoned call.
 - `ChannelFailed`: the process or its connection has ended. Every open call gets this exception, once. The caller
-passes it to the supervisor, which investigates (`Supervisor.lost`), and to `_session`, which decides whether to
-repeat the call.
+  passes it to the supervisor, which investigates (`Supervisor.lost`), and to `_session`, which decides whether to
+  repeat the call.
 
 No thread belongs to a connection. Callers write their own requests, one at a time. One of the waiting callers
 reads the answers of all callers, so it must check its own deadline regularly. A partly written frame is always

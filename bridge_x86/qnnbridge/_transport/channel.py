@@ -67,8 +67,7 @@ OnSilence = Callable[[], "ChannelFailed | None"]
 Message = tuple[Kind, Header, tuple[Any, ...]]
 
 # Maximum seconds without data in the middle of a frame. The host writes a frame without pause, so a longer gap
-# means that the process is stopped. The limit is far longer than any pause of a machine that swaps, but short
-# enough for a waiting user.
+# means that the process is stopped. Swapping causes much shorter gaps.
 STALL_TIMEOUT_S = 60.0
 
 # Interval in seconds at which a waiting caller calls `on_silence` to check whether the host can still answer.
@@ -84,11 +83,14 @@ LAST_WORDS_TIMEOUT_S = 1.0
 
 
 class Channel:
-    """Send requests over one connection and read their answers. Thread-safe."""
+    """Send requests over one connection and read their answers. Thread-safe.
+
+    Args:
+        on_silence: function that is called periodically while no data arrives. If it returns a failure, the
+            connection ends.
+    """
 
     def __init__(self, write_fd: int, read_fd: int, hello: Hello, on_silence: OnSilence = lambda: None) -> None:
-        """Initialize. on_silence: function that is called periodically while no data arrives. If it returns a
-        failure, the connection ends."""
         self._connection = Connection(Role.CLIENT, hello)
         self._reader = ByteReader(read_fd)
         self._writer = ByteWriter(writer(write_fd))
@@ -139,8 +141,8 @@ class Channel:
         """Exchange HELLO messages. Raise `VersionMismatch`, `ChannelFailed` or `CallTimedOut`. A second call
         continues the exchange."""
         with self._send_lock:
-            # In a second attempt after `CallTimedOut`, HELLO was sent before, or the writer still contains a part
-            # of it.
+            # In a second attempt after `CallTimedOut` do not send HELLO again: it was sent, or the writer still
+            # contains a part of it.
             greeted = self._connection.state is not State.START
             self._write([] if greeted else self._connection.send_hello(), deadline)
         with self._lead:
@@ -187,8 +189,8 @@ class Channel:
                 (Kind.REQUEST, header, buffers), deadline, context or NO_CONTEXT, on_sent, waiter
             )
         finally:
-            # Each line is one C operation, which an exception of a signal handler cannot interrupt (see `shield`).
-            # The caller is also removed if `enter` raised an exception.
+            # Remove the caller, even after an exception of `enter`. Each line is one C operation, which a signal
+            # handler's exception cannot interrupt (see `shield`).
             self._callers.waiting.pop(waiter, None)
             self._callers.has_left()
         if answer.kind is Kind.ERROR:
@@ -223,7 +225,7 @@ class Channel:
         Called by threads that do not wait for an answer on this connection. If the connection has failed, the next
         caller raises the failure.
         """
-        # Answers of abandoned requests have no reader, so they would fill the pipe and block the host.
+        # Only answers of abandoned requests have no reader, so they could fill the pipe and block the host.
         if not self.requests.abandoned:
             return
         deadline = time.monotonic() + TAKE_IN_TIMEOUT_S
@@ -279,7 +281,7 @@ class Channel:
     ) -> Frame:
         waiter, settled = waiter or Waiter(), True
         try:
-            # If `_send` raised, it has already withdrawn or abandoned the request, and `settled` is still true.
+            # If `_send` raises, it has already withdrawn or abandoned the request, and `settled` remains true.
             self._send(message, deadline, waiter, context)
             settled = False
             if on_sent is not None:
@@ -291,8 +293,7 @@ class Channel:
             failure.request_id = waiter.request_id
             raise
         except BaseException as error:
-            # The deadline expired, or the caller was interrupted. If the caller had the lead, another caller
-            # continues to read.
+            # The deadline has expired, or the caller was interrupted.
             request_id = waiter.request_id
             if request_id is None or (settled and isinstance(error, CallTimedOut)):
                 raise
@@ -304,7 +305,7 @@ class Channel:
             state = self._withdraw(request_id)
             if state == "not-started":
                 self.requests.withdraw(request_id)
-            # The answer arrived between the deadline and the CANCEL.
+            # If there is an answer, it arrived between the deadline and the CANCEL.
             if waiter.answer is not None:
                 state = "finished"
             if isinstance(error, CallTimedOut):
@@ -336,7 +337,7 @@ class Channel:
     ) -> None:
         """Write a request. The send lock must be held."""
         self._check_owner()
-        # Check this first, because the end of the stream after a GOODBYE is not a failure.
+        # Check `_retired` first, because the end of the stream after a GOODBYE is not a failure.
         if self._retired:
             raise ChannelRetired
         if self.requests.failure is not None:
@@ -350,10 +351,10 @@ class Channel:
         added = False
         try:
             self.requests.add(request_id, waiter, context)
-            # The writer takes chunks from the end of its list, so that the list need not be copied.
+            # The writer takes chunks from the end of its list, so insert them at the beginning in reverse order.
             pieces = last_first(chunks)
             self._writer.rest[:0] = pieces
-            added = True  # No signal handler can run between these two lines, because they call no Python function.
+            added = True  # no signal handler can run before this line: it and the last line call no Python function
             self._write((), deadline)
         except CallTimedOut:
             # If no byte was written, withdraw the request. Otherwise the next sender must complete the frame, or
@@ -371,7 +372,7 @@ class Channel:
             failure.request_id = request_id
             raise
         except BaseException:
-            # An exception of a signal handler. If the frame was partly written, the next sender must complete it.
+            # A signal handler raised an exception. The next sender must complete a partly written frame.
             if not added or self._writer.take_back(chunks):
                 self.requests.withdraw(request_id)
             else:
@@ -411,8 +412,8 @@ class Channel:
     def _wait_for_room(self, deadline: float | None) -> None:
         """Wait until the pipe accepts data. Add up consecutive waits of all callers, to detect a stopped host."""
         now = time.monotonic()
-        # Do not reset this time when a deadline expires, so that several callers with short deadlines together
-        # detect a host that does not read.
+        # Keep `_stuck_since` when a deadline expires, so that several callers with short deadlines together detect
+        # a host that does not read.
         if self._stuck_since is None:
             self._stuck_since = now
         stuck_until = self._stuck_since + STALL_TIMEOUT_S
@@ -420,7 +421,7 @@ class Channel:
         if wait_writable(self._write_fd, max(0.0, until - now)):
             return
         if until == stuck_until:
-            raise self.fail(stalled("take", STALL_TIMEOUT_S))
+            raise self.fail(stalled("accept", STALL_TIMEOUT_S))
         raise CallTimedOut("not-started")
 
     def _after_last_output(self, deadline: float | None) -> ChannelFailed:
@@ -458,7 +459,7 @@ class Channel:
     def _read_for(self, waiter: Waiter, deadline: float | None) -> bool:
         """Take the lead (the right to read), read until the waiter has its answer, and wake the next caller. Return
         False if another caller has the lead."""
-        # This is `in_turn` without creating a closure for each call.
+        # The following lines do the same as `in_turn`, but create no closure in each call.
         lead = self._lead
         try:
             # Do not wait for the lead: the caller that has it wakes this caller when the answer has arrived or the
@@ -474,8 +475,8 @@ class Channel:
             except RuntimeError:
                 pass
             else:
-                # A caller that gives up the lead wakes another caller. Otherwise all callers would sleep while
-                # answers are in the pipe.
+                # Wake another caller, which takes the lead. Otherwise all callers would sleep while answers are in
+                # the pipe.
                 self.requests.wake_next()
 
     def _read_while(self, wanted: Callable[[], bool], timeout_s: float, deadline: float) -> None:
@@ -504,8 +505,8 @@ class Channel:
         if not reader.ready:
             if not self._wait_for_bytes(deadline):
                 return
-            # On Windows Ctrl+C does not interrupt a read of a pipe, so the main thread first waits for bytes in a
-            # different way.
+            # On Windows Ctrl+C does not interrupt a read of a pipe, so the main thread first waits for bytes, which
+            # Ctrl+C does interrupt.
             let_ctrl_c_through(self._read_fd)
             self._check_ours(self._read_fd)
         try:
@@ -545,7 +546,7 @@ class Channel:
         if not count:
             self.fail(None)
             self._connection.received_eof()
-            # do not bind the exception to a variable, which would create a reference cycle with the frame
+            # Do not assign the exception to a variable, which would create a reference cycle with the frame.
             raise self.fail(None)
         for frame in self._connection.received(count):
             self._hand_out(frame)
@@ -564,14 +565,14 @@ class Channel:
             self.requests.answer(frame)
 
     def _check_ours(self, fd: int) -> None:
-        # Without this check, bytes could be written to another file. After the connection to a daemon was given up,
-        # the descriptor refers to the null device.
+        # If other code has closed the descriptor, its number may refer to another file. After `DaemonLink.kill` the
+        # descriptor refers to the null device.
         if not is_writing(fd) and not is_marked(fd, self._marks[fd]):
             ended = is_device(fd) and self._on_silence()
             raise self.fail(ended.reason if ended else descriptors_closed())
 
     def _check_owner(self) -> None:
-        # In a fork the descriptor numbers may belong to other files.
+        # Refuse in a fork, where the numbers of the descriptors may refer to other files.
         if self._owner != os.getpid():
             raise ChannelFailed(forked(self._owner))
 
@@ -641,9 +642,9 @@ class ReplyStream:
                 self._release()
                 raise
             if answer is None or self._news:
-                # Even if the REPLY has arrived, return the EVENT frames first, in the order in which the host sent
-                # them.
-                continue  # the loop returns the first of these frames; later calls return the rest
+                # Even if the REPLY has arrived, return the EVENT frames first, one per call, in the order in which
+                # the host sent them.
+                continue
             self._release()
             if answer.kind is Kind.ERROR:
                 raise from_wire(answer.header.get("error") or {})

@@ -1,4 +1,4 @@
-"""The open requests of one connection and their states, and the sending of requests whose answers nobody waits for.
+"""The open requests of one connection and their states, and requests for whose answers no caller waits.
 
 States of a request, with the method that changes each:
 
@@ -60,11 +60,13 @@ class OneWayRequests:
     the lock, and every thread calls `send` after it has released the lock, so one of the two threads sends the
     request. If the pipe is full, a request waits until the next frame is written, or until `send` is called. No
     method waits for the lock.
+
+    Args:
+        lock: the lock of the sender.
+        write: function that writes a request, or returns False to postpone it. It is called with the lock held.
     """
 
     def __init__(self, lock: RLock, write: Callable[[Header], bool]) -> None:
-        """Initialize. write: function that writes a request, or returns False to postpone it; called under the
-        lock."""
         self._lock = lock
         self._write = write
         self._waiting: collections.deque[Header] = collections.deque()
@@ -73,13 +75,13 @@ class OneWayRequests:
         return len(self._waiting)
 
     def add(self, header: Header) -> None:
-        """Send the request: immediately if this is possible without waiting, otherwise soon."""
+        """Send the request: immediately if no wait is needed, otherwise as soon as possible."""
         # Append the request before trying the lock (see the invariant).
         self._waiting.append(header)
         self.send()
 
     def send(self) -> None:
-        """Send queued requests as long as this is possible without waiting."""
+        """Send the queued requests, until a wait would be needed."""
         with contextlib.suppress(TooLate):
             while self._waiting:
                 # Do not wait for the lock (timeout 0): the thread that holds the lock sends this request after
@@ -95,7 +97,7 @@ class OneWayRequests:
         except IndexError:  # the last thread that held the lock has sent the request
             return True
         written = self._write(header)
-        # If another request is first now, a call in a signal handler has already sent and removed this request.
+        # If another request is first now, a call in a signal handler has already removed this request.
         if written and self._waiting and self._waiting[0] is header:
             self._waiting.popleft()
         return written
@@ -110,7 +112,7 @@ class CallTimedOut(Exception):
 
 
 class ChannelRetired(Exception):
-    """The connection is being closed as planned. The host does not process the call; the next generation can."""
+    """The connection is being closed as planned. The host did not process the call; the next host can."""
 
 
 class ChannelFailed(Exception):
@@ -125,7 +127,7 @@ class ChannelFailed(Exception):
         self.request_id: int | None = None
 
     def again(self) -> ChannelFailed:
-        """Return a copy, to raise it. Raising the stored exception would keep frames and arrays of callers
+        """Return a copy to raise, because raising the stored exception would keep frames and arrays of callers
         alive."""
         return ChannelFailed(self.reason)
 
@@ -233,7 +235,7 @@ class Lost:
 
 
 class ChannelInUse(Protocol):
-    """A fast channel, and the call that uses the channel, if any."""
+    """Interface of a fast channel that the table of open requests uses."""
 
     busy: bool
     sent: bool
@@ -254,7 +256,7 @@ def remaining(deadline: float | None) -> float:
 
 
 class WakeEvent:
-    """Event that wakes one waiting thread. Any thread may set the event, and also a signal handler that interrupts
+    """Event that wakes one waiting thread. Any thread may set the event, even a signal handler that has interrupted
     the waiting thread."""
 
     __slots__ = ("_lock",)
@@ -278,13 +280,16 @@ class WakeEvent:
 
 class Waiter(WakeEvent):
     """A caller that waits for an answer. The caller is woken when the answer has arrived, the lead (the right to
-    read) is free, or the connection has failed."""
+    read) is free, or the connection has failed.
+
+    Args:
+        on_news: function that the reading thread calls with each PHASE, EVENT and CALL_BACK frame of the request.
+            It must not block.
+    """
 
     __slots__ = ("answer", "news", "on_news", "request_id")
 
     def __init__(self, on_news: Callable[[Frame], None] | None = None) -> None:
-        """Initialize. on_news: function that the reading thread calls with each PHASE, EVENT and CALL_BACK frame of
-        the request. It must not block."""
         super().__init__()
         self.answer: Frame | None = None
         # Id of the request; set before the first byte of the request is written.
@@ -298,7 +303,7 @@ class Callers:
     """The callers of one connection in the order of their arrival. Only the first `room` callers may proceed, the
     others wait. Thread-safe.
 
-    Each caller removes itself from `waiting`. A counter could become wrong if a caller is interrupted.
+    Each caller removes itself from `waiting`, because an interrupt could make a counter wrong.
     """
 
     def __init__(self, room: int) -> None:
@@ -348,7 +353,7 @@ class OpenRequests:
         self.streams: dict[object, None] = {}
         # Native step that the host declared for no particular request, such as its start.
         self.host_phase: str | None = None
-        # Versions that the host reported after it had found QNN, and a listener for such reports.
+        # Versions that the host reported after it had found QNN, and the function that receives each report.
         self.host_versions: dict[str, str] = {}
         self.on_versions: Callable[[Mapping[str, str]], None] | None = None
         self.failure: ChannelFailed | None = None
@@ -415,7 +420,7 @@ class OpenRequests:
         """Record that the host is about to enter a native step. Also record the model, if the request does not
         contain it."""
         phase = str(frame.header.get("phase"))
-        if not frame.request_id:  # a phase of the host, not of a request
+        if not frame.request_id:  # the phase of the host itself, not of a request
             self.host_phase = phase
             versions = frame.header.get("versions")
             if isinstance(versions, Mapping):
@@ -424,8 +429,8 @@ class OpenRequests:
                     self.on_versions(self.host_versions)
             return
         with self._lock:
-            # A PHASE frame may arrive after the answer of its request, if a second request arrived at the same
-            # moment.
+            # The entry is missing if the PHASE frame arrives after the answer of its request, which can happen if a
+            # second request arrived at the same moment.
             entry = self._open.get(frame.request_id)
             if entry is not None:
                 entry.phase = None if phase == "ready" else phase
@@ -442,8 +447,8 @@ class OpenRequests:
     def answer(self, frame: Frame) -> None:
         """Pass an answer to its waiter."""
         with self._lock:
-            # The entry is missing if the call was abandoned or withdrawn. `Connection` has checked that the id
-            # belongs to a request.
+            # The entry or its waiter is missing if the call was withdrawn or abandoned. `Connection` has checked
+            # that the id belongs to a request.
             entry = self._open.pop(frame.request_id, None)
             self._notify_if_idle_wanted()
         if entry is not None and entry.waiter is not None:
@@ -463,7 +468,7 @@ class OpenRequests:
         """Record that the connection has failed. Only the first reason is recorded."""
         with self._lock:
             if self.failure is None:
-                # Copy the requests, because later answers and withdrawals must not change which calls are blamed.
+                # Copy the requests, so that later answers and withdrawals do not change which calls are blamed.
                 self.lost = tuple(
                     Lost(number, entry.context, entry.phase, entry.sent)
                     for number, entry in sorted(self._open.items())

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 INVALID_ARGUMENT = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
 
-# Types that have a number in ONNX Runtime, although it does not support tensors of these types.
+# Types that have a number in ONNX Runtime, which does not support tensors of these types.
 _COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
 
 # Number of each category of values in ONNX Runtime's messages (its enumeration ONNXType).
@@ -41,12 +41,12 @@ class FeedRule:
         dtype: the only numpy dtype that fits a tensor; ``None`` if dtype objects cannot be compared by identity
             (strings, types without a numpy name), or if the input is not a tensor.
         shape: the size of each dimension; ``None`` for a free dimension. The whole attribute is ``None`` if every
-            shape is valid. This includes declared scalars: ONNX Runtime reports an unknown shape like the shape of
-            a scalar, and checks neither.
+            shape is valid. This includes declared scalars, because ONNX Runtime does not distinguish a scalar from
+            an unknown shape.
         exact: `shape` if no dimension is free, else ``None``.
         fixed: positions and sizes of the dimensions that are not free.
         required: whether the input must be fed.
-        role: the word for the value in messages, such as "input".
+        role: word for the value in error messages, "input" or "output".
     """
 
     name: str
@@ -88,7 +88,7 @@ def make_rule(
 
 
 class Node(Protocol):
-    """An input or output of a file or a session, such as `NodeInfo` and `NodeArg`."""
+    """Interface of an input or output of a model file or session, such as `NodeInfo` and `NodeArg`."""
 
     @property
     def name(self) -> str: ...
@@ -99,7 +99,7 @@ class Node(Protocol):
 
 
 def rule_of(node: Node, overridable: bool = False, role: Role = "input") -> FeedRule:
-    """Return the rule for an input or output of a file or a session."""
+    """Return the rule for an input or output of a model file or session."""
     return make_rule(node.name, node.type, tuple(node.shape or ()), overridable, role)
 
 
@@ -111,7 +111,7 @@ def shape_fits(rule: FeedRule, shape: Sequence[int]) -> bool:
         return True
     if len(want) != len(shape):
         return False
-    # Use a loop, because this runs in every call, and all() with a generator takes three times as long.
+    # Use a loop, because the check runs in every call, and all() with a generator takes three times as long.
     for index, dim in rule.fixed:  # noqa: SIM110
         if shape[index] != dim:
             return False
@@ -199,8 +199,8 @@ def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeErr
 
 
 def missing(rule: FeedRule) -> errors.Fail:
-    """Return the error for a required input that is ``None``. ONNX Runtime raises this error in the node that
-    uses the input, but not in all cases."""
+    """Return the error for a required input that is ``None``. In ONNX Runtime the node that uses the input raises
+    this error, but not every node does."""
     return errors.Fail(
         f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
         cause=f"None was given for input {rule.name!r}, which is not optional.",
@@ -209,7 +209,7 @@ def missing(rule: FeedRule) -> errors.Fail:
 
 
 def unable(rule: FeedRule, value: object) -> errors.RemoteRuntimeError:
-    """Return the error for an object that cannot be a value."""
+    """Return the error for an object that cannot be converted to an ONNX value."""
     return errors.RemoteRuntimeError(
         f"Unable to handle object of type {type(value)}",
         cause=f"It was given for input {rule.name!r}.",
@@ -260,7 +260,7 @@ def _element(number: Any) -> ElementType:
         element = ElementType(int(number))
     except ValueError:
         element = None
-    # ONNX Runtime supports no 6-bit floats and no complex numbers.
+    # ONNX Runtime does not support 6-bit floats and complex numbers.
     if element is None or element.name.startswith(("COMPLEX", "FLOAT6")):
         raise errors.RemoteRuntimeError(
             f"tensor type {int(number)} is not supported", fix="See onnx.TensorProto.DataType for the numbers."

@@ -2,11 +2,10 @@
 
 Feeds are checked and converted before anything is sent. A `FeedChecker` is created once per session, is immutable,
 and may be used by any thread. Numpy arrays of the right type, the usual case, need a few dictionary look-ups and
-comparisons per input; `fit` handles all other values. It behaves like ONNX Runtime: lists become tensors of the
+comparisons per input; `fit` handles all other values. `fit` behaves like ONNX Runtime: lists become tensors of the
 declared type, objects in string arrays are converted with ``str()``, a dict is a map, and errors have the same
-class. Three additional forms are accepted: `Typed` and ml_dtypes arrays, `SparseTensor`, and lists of dicts for
-sequences of maps. Symbolic dimensions with the same name may differ, because ONNX Runtime does not check that
-either.
+class. In addition to ONNX Runtime, `fit` accepts `Typed` and ml_dtypes arrays, `SparseTensor`, and lists of dicts
+for sequences of maps. Symbolic dimensions with the same name may have different sizes, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -117,8 +116,7 @@ def _from_list(rule: FeedRule, items: list[Any]) -> Any:
 
 def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
     layout = LAYOUTS[element]
-    # numpy lacks bfloat16 and float8. If the list's values were stored as integers of the same size, they would be
-    # wrong.
+    # numpy lacks bfloat16 and float8. Storing the list's values as integers of the same size would change them.
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.RemoteRuntimeError(
@@ -143,7 +141,7 @@ def _check_items(rule: FeedRule, items: list[Any], *, own_type: bool) -> None:
     Args:
         rule: the rule of the input.
         items: the items.
-        own_type: whether the sequence is an `OrtValue`. ONNX Runtime then checks the type of the whole sequence.
+        own_type: whether the sequence is an `OrtValue`. ONNX Runtime then reports the type of the whole sequence.
     """
     item_type = rule.inner.item
     if item_type is not None and item_type.kind == "map":
@@ -272,17 +270,16 @@ Feed = tuple[str, Any, ValueType]
 
 
 class FeedChecker:
-    """Check the feeds of a model."""
+    """Check the feeds of a model.
+
+    Args:
+        inputs: the model's inputs.
+        overridable: initializers that may be fed.
+    """
 
     __slots__ = ("_required", "_required_names", "_rules")
 
     def __init__(self, inputs: Iterable[Node], overridable: Iterable[Node] = ()) -> None:
-        """Initialize.
-
-        Args:
-            inputs: the model's inputs.
-            overridable: initializers that may be fed.
-        """
         self._rules: dict[str, FeedRule] = {}
         for nodes, optional in ((inputs, False), (overridable, True)):
             for node in nodes:
@@ -294,14 +291,14 @@ class FeedChecker:
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
         """Return the feeds in the types that are encoded. ``None`` for a required input is kept; see
         `refuse_missing`."""
-        # Check this first, because ONNX Runtime reports a missing input before an invalid one.
+        # Search for missing inputs first, because ONNX Runtime reports a missing input before an invalid input.
         self.require_all(feeds)
         rules = self._rules
         out: list[Feed] = []
         for name, value in feeds.items():
             rule = rules.get(name)
-            # Compare types by identity, because each built-in type of numpy is a single object. `_check_carefully`
-            # accepts another object of an equal type.
+            # Compare the dtypes by identity, because each built-in dtype of numpy is a single object.
+            # `_check_carefully` also accepts other dtype objects that are equal.
             if rule is None or value.__class__ is not np.ndarray or value.dtype is not rule.dtype:
                 return self._check_carefully(feeds)
             if value.shape != rule.exact and not shape_fits(rule, value.shape):
@@ -322,7 +319,7 @@ class FeedChecker:
         """
         named: dict[str, Any] = {}
         for given, value in feeds.items():
-            # "x" and b"x" are the same input; the first value is used
+            # "x" and b"x" are the same input. Use the first value.
             named.setdefault(checked_name(given, "Input names"), value)
         out: dict[str, Feed] = {}
         refusal = None
@@ -369,7 +366,7 @@ class FeedChecker:
                 fix=f"The model's inputs are {', '.join(map(repr, self._rules)) or 'none'}.",
             )
         with contextlib.suppress(errors.InvalidArgument):
-            # this call raises an error for a value that cannot be converted
+            # If the value cannot be converted, `fit` raises the error that ONNX Runtime raises first.
             fit(make_rule(name, "tensor(float)", ()), value)
         known = ", ".join(map(repr, self._rules))
         return errors.InvalidArgument(
@@ -433,7 +430,7 @@ def deliver(values: list[Any], out: Sequence[Array | None]) -> list[Any]:
 
 
 def protect(values: list[Any]) -> list[Any]:
-    """Make the arrays read-only."""
+    """Make the arrays in `values` read-only, and return the list."""
     for value in values:
         if isinstance(value, np.ndarray) and value.flags.writeable:
             value.flags.writeable = False

@@ -48,7 +48,7 @@ class OrtValue:
     def __init__(
         self, ortvalue: Any, numpy_obj: Any = None, session: Any = None, *, declared: str | None = None
     ) -> None:
-        """Initialize.
+        """Create a value.
 
         Args:
             ortvalue: see `qnnbridge_protocol.values`; the contents of another `OrtValue` are shared.
@@ -73,7 +73,7 @@ class OrtValue:
 
     @property
     def content(self) -> Any:
-        """The same as `value`, for code of qnnbridge that passes neither the array nor its address to the
+        """Value like `value`, for code of qnnbridge that does not pass the array or its address to the
         application."""
         if self._lost is not None:
             raise self._lost.copy()
@@ -81,14 +81,13 @@ class OrtValue:
 
     @property
     def value(self) -> Any:
-        """Return the value in the type that is sent: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
+        """Value as it is sent to the host: a numpy array, `Typed`, `Sparse`, list, dict or ``None``."""
         self._ours = False
         return self.content
 
     def replace(self, value: Any) -> None:
         """Replace the contents of an output by a value that qnnbridge has created. Arrays that were returned
         before remain unchanged."""
-        # New contents end the state "lost".
         self._held, self._lost, self._ours = value, None, True
 
     def lose(self, error: errors.BridgeError) -> None:
@@ -98,10 +97,10 @@ class OrtValue:
     def move(self, allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array | None]) -> None:
         """Move a numpy tensor to memory from `allocate`, if only qnnbridge refers to the old memory.
 
-        Arrays, views or addresses of the old memory elsewhere would not show later contents. Counting references
-        would not be sufficient, because an address that was passed to C is not a reference.
+        If other code had an array or an address of the old memory, it would not see later contents. Counting
+        references would not be sufficient, because an address that was passed to C is not a reference.
         """
-        # After an array or an address was returned, the tensor must remain in the same memory.
+        # `_ours` is false after an array or an address was returned. The tensor must then remain in its memory.
         if self._lost is not None or not self._ours:
             return
         memory = allocate(self._held.shape, self._held.dtype)
@@ -145,7 +144,7 @@ class OrtValue:
             raise errors.RemoteRuntimeError(
                 f"Items size in the incoming array: {data.dtype.itemsize} specified by onnxtype: {item_bytes}"
             )
-        # The bits are used without conversion.
+        # Use the bits without conversion.
         raw = np.ndarray((data.nbytes,), np.uint8, _plain(data))
         return cls(typed_view(raw, element, data.shape))
 
@@ -172,7 +171,7 @@ class OrtValue:
         if memory_info is not None:
             raise errors.RemoteRuntimeError(
                 "memory_info cannot be used through qnnbridge.",
-                cause="It selects an allocator of ONNX Runtime, which is not in this process.",
+                cause="memory_info selects an allocator of ONNX Runtime, which is not in this process.",
                 fix="Omit memory_info: the value is then in this process's memory.",
             )
         require_cpu(device_type)
@@ -195,12 +194,12 @@ class OrtValue:
         if isinstance(data, OrtValue):
             return cls.ortvalue_from_numpy(data._dense())
         if isinstance(data, np.ndarray):
-            array: Array = data  # numpy before 2.1 would return a read-only array
+            array: Array = data  # `np.from_dlpack` of numpy before 2.1 would return a read-only array
         else:
             array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
-            array = array.view(np.bool_)  # older DLPack has no bool and reports uint8
-        # ONNX Runtime's error and message.
+            array = array.view(np.bool_)  # older versions of DLPack have no bool and report uint8
+        # Raise the error with ONNX Runtime's message.
         if not array.flags.c_contiguous:
             raise errors.RemoteRuntimeError("ORT only supports contiguous tensor for now.")
         return cls.ortvalue_from_numpy(array)
@@ -299,7 +298,7 @@ class OrtValue:
         (``max_version``, ``copy``)."""
         try:
             return self._dense().__dlpack__(**asked)
-        except TypeError:  # numpy before 2.1 does not support them
+        except TypeError:  # numpy before 2.1 does not support the arguments
             return self._dense().__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -411,7 +410,7 @@ _BOOLS = ("bool", "bool_", "torch.bool")
 def as_numpy(value: Typed) -> Array:
     """Return the array that an application receives for a type that numpy does not have."""
     if value.element_type is ElementType.FLOAT8E4M3FN:
-        # Of the types that numpy does not have, ONNX Runtime returns only this type.
+        # Return the bits, as ONNX Runtime does. ONNX Runtime raises an error for all other types that numpy lacks.
         return value.data.reshape(value.shape)
     return value.numpy()
 
@@ -427,8 +426,8 @@ def typed_view(raw: Array, element: ElementType, shape: Sequence[int]) -> Array 
 
 
 def _plain(array: Array) -> Array:
-    """If the array is contiguous and native, return a new array with the same memory, otherwise a copy. Do not
-    return the array itself, because the application could change its shape, type and strides."""
+    """Return a new array with the same memory if the array is contiguous and native, otherwise a copy. Never return
+    the array itself, because the application could change its shape, type and strides."""
     plain: Array = np.asarray(array)
     if not plain.dtype.isnative:
         plain = plain.astype(plain.dtype.newbyteorder("="))
@@ -437,7 +436,7 @@ def _plain(array: Array) -> Array:
 
 
 def _as_bytes(array: Array) -> Array:
-    # `view` cannot be used, because numpy does not allow another item size for an array without dimensions.
+    # Do not use `view`: numpy does not allow another item size for an array without dimensions.
     raw: Array = np.ndarray((array.nbytes,), np.uint8, array)
     return raw
 
@@ -517,7 +516,7 @@ class SparseTensor:
 
     @property
     def value(self) -> Sparse:
-        """The value in the type that is sent."""
+        """Value in the type that is sent to the host."""
         return self._sparse
 
     @classmethod
