@@ -29,7 +29,7 @@ DATA_SUFFIX = ".data"
 # Protobuf refuses messages of 2 GiB; a margin is reserved for everything that is not weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# Errors of a failed write. They always concern the result, because a command writes nothing else at that time.
+# Errors that mean that the result cannot be written. A command writes nothing else while an `Output` is open.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -87,7 +87,7 @@ class Output:
     ) -> None:
         about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
         failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
-        self._remove()  # check this after `_explained`, which checks the free space
+        self._remove()  # only now, because `_explained` measures the free space before files are deleted
         if failed is not None:
             raise failed from None
 
@@ -106,15 +106,15 @@ class Output:
         return self.work / "out" / ("model.onnx" if self._file.written_through else self.target.name)
 
     def resized(self, model: Any, source: Path, names: Iterable[str]) -> Path:
-        """Save `model`, a changed `source` as `ModelProto` without weights, in the work folder.
+        """Save `model`, a changed version of `source` without weights, in the work folder; return its path.
 
-        Its weight files are linked into the folder, or copied if linking is impossible: some releases of ONNX
-        Runtime do not find the weights of a model given as bytes.
+        The weight files are linked into the folder, or copied if linking is impossible. The model is not passed as
+        bytes, because some releases of ONNX Runtime do not find the weights of such a model.
         """
         return changed_copy(model, source, names, self.work / "resized")
 
     def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
-        """Return a path for a changed `source` that will be saved and loaded, in a folder that contains its weight
+        """Return the path at which a caller can save a changed version of `source`, in a folder with its weight
         files."""
         folder = self.work / folder_name
         folder.mkdir()
@@ -140,15 +140,16 @@ class Output:
         return (target, model_data)
 
     def _place(self, path: Path) -> OutputFile:
-        """Return a file of the result as `OutputFile`. Raise `OptionError` if it must not be written there."""
+        """Return the `OutputFile` for a path of the result. Raise `OptionError` if this path must not be written.
+        """
         return OutputFile(path, overwrite=self._overwrite, inputs=self._sources)
 
 
 def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
     """Link files of one folder into another folder, or copy them if linking is impossible.
 
-    Some releases of ONNX Runtime do not find the weights of a model given as bytes, so a changed copy needs its
-    weights in its folder.
+    A changed copy of a model needs its weights in its own folder: some releases of ONNX Runtime do not find the
+    weights of a model given as bytes.
     """
     for name in filter(inside_folder, names):  # ONNX Runtime refuses paths outside of the folder
         there = folder / name
@@ -158,10 +159,10 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
 
 
 def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -> Path:
-    """Save `model`, a changed `source` as `ModelProto` without weights, in a new folder with its weight files.
+    """Save `model`, a changed version of `source`, in a new folder with its weight files; return its path.
 
     Args:
-        model: the changed model.
+        model: the changed model, a `ModelProto` without weights.
         source: path of the original.
         names: the weight files, relative to the folder of `source`, which are linked into the new folder.
         folder: the folder to create.
