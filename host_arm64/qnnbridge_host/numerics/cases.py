@@ -44,9 +44,9 @@ MICROSOFT: Final = "com.microsoft."
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepTensor:
-    """A tensor that is not the result of a node.
+    """An input or a constant of a test case's graph.
 
-    values: description of its contents, see `filled`. constant: whether it is part of the model.
+    values: how to generate its contents, see `filled`. constant: whether it is a constant of the model.
     """
 
     shape: tuple[int, ...]
@@ -67,8 +67,8 @@ class SweepNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A test case. form: the number format: float, float16, or qdq8 and qdq16 with all float tensors quantised to 8
-    or 16 bits."""
+    """A test case. form: the number format: float, float16, or qdq8 or qdq16, in which all float tensors are
+    quantised to 8 or 16 bits."""
 
     tensors: Mapping[str, SweepTensor]
     nodes: tuple[SweepNode, ...]
@@ -194,7 +194,7 @@ class CaseModel:
 
 
 def float_model(case: Case, *, every_output: bool = False) -> CaseModel:
-    """Return the model without quantisation. every_output: make all results outputs."""
+    """Return the model without quantisation. every_output: whether each node's result is an output of the model."""
     nodes = []
     for number, node in enumerate(case.nodes):
         domain = "com.microsoft" if node.op.startswith(MICROSOFT) else ""

@@ -25,10 +25,11 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Columns with all values below SCORE_LIMIT are scores; columns of pixels are larger by the factor UNLIKE.
+# If no value of a column exceeds SCORE_LIMIT, the column contains scores. Columns differ in scale if one is larger
+# by the factor UNLIKE, as pixels next to scores are.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
-# Maximum number of columns. A longer axis counts as positions.
+# Maximum number of columns. A longer axis is treated as an axis of positions.
 MOST_COLUMNS: Final = 1024
 # Minimum number of rows of an output that is split into columns.
 FEWEST_ROWS: Final = 16
@@ -68,7 +69,7 @@ class Columns:
         return f"{where} of axis {self.axis}"
 
     def of(self, values: Array) -> Array:
-        """Return the columns of an array by row and column."""
+        """Return these columns of an array, as an array of shape [rows, columns]."""
         moved = np.moveaxis(values, self.axis, -1)
         return moved.reshape(-1, moved.shape[-1])[:, list(self.numbers)].astype(np.float64)
 
@@ -186,7 +187,7 @@ def normalised_columns(values: Array) -> tuple[Columns, ...]:
 
 # Allowed error of a value, relative to the range of the output.
 OFF_OF_RANGE: Final = 0.05
-# A map of probabilities has axes of at least this length, and at least this fraction of its values is near 0 or 1.
+# A probability map has axes of at least this length, and at least this fraction of its values is near 0 or 1.
 _MAP_AXIS: Final = 16
 _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
@@ -197,8 +198,8 @@ _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000
 _MOST_OBJECTS: Final = 2_000
-# Segmentation: a class that covers a smaller fraction of the pixels is ignored; minimum overlap of the regions of a
-# class.
+# For segmentations: a class that covers a smaller fraction of the pixels is ignored. The next constant is the
+# minimum overlap of the regions of a class.
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
@@ -253,8 +254,8 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the fraction of clear probabilities that stay above or below 0.5; None if a side has no clear
-    probability."""
+    """Return the fraction of probabilities that stay on the same side of 0.5, without those near 0.5; None if all
+    are on one side."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5

@@ -38,9 +38,9 @@ State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
-# `pairing` removes all rows of a detection list without detections.
+# Used, for example, for a detection list without detections, from which `pairing` removes all rows.
 NO_VALUES: Final = "it has no values, or no row whose score counts"
-# 16-bit floats reach at most about 70 dB, and 8-bit steps about 45 dB.
+# SNR that is returned for equal results. Half floats reach at most about 70 dB, and 8-bit steps about 45 dB.
 NO_ERROR_DB: Final = 200.0
 # Smaller values count as zero.
 _TINY: Final = 1e-30
@@ -61,7 +61,8 @@ _LEAST_DETECTIONS: Final = 0.5
 # Labels and indices follow from float values, so near ties may be decided differently: a difference in a tenth of
 # them is not a fault.
 _OF_INTEGERS: Final = 0.1
-# Quantised values are usually 8- and 16-bit integers, and may be rounded up or down.
+# Integers of at most this size are usually quantised values. They may be rounded up or down, so a difference of
+# `_STEP` is allowed.
 _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
 # Factor for the size of a step, because multiples of the step are rounded in float32.
@@ -414,7 +415,7 @@ def _table(
 
 
 def _class_reason(mine: Array, theirs: Array, group: Columns) -> str:
-    """Return why class numbers differ; "" if they are the same except for a near tie."""
+    """Return why class numbers differ; "" if only so few differ that their scores may be nearly equal."""
     different = int(np.count_nonzero(np.abs(mine - theirs) > HALF))
     if different > _OF_INTEGERS * mine.size and (different > 1 or mine.size < _FEW_CLASSES):
         return f"{different} of {mine.size} class numbers in {group} differ"
@@ -461,7 +462,7 @@ def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
     narrow = expected.dtype.kind in "iu" and expected.dtype.itemsize <= _NARROW_BYTES
     different = int(np.count_nonzero(gap > (_STEP if narrow else 0.0)))
     share = different / expected.size
-    # Among few values a single difference may be a near tie.
+    # Among a few values, a single difference may result from two scores that are nearly equal.
     few = different <= _OF_INTEGERS * expected.size or (different == 1 < expected.size < _FEW)
     reason = "" if few else f"{different} of {expected.size} numbers differ"
     most = largest(expected)

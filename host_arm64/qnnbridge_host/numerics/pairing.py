@@ -2,9 +2,9 @@
 
 A model sorts such rows by a score (TopK), the best first. If scores are closer than the number format resolves, the
 order of the rows changes, but not the result. So rows are paired by content before they are judged. Rows at the end
-with scores that close to the last score may be entirely different; they prove nothing and are excluded. If no row
-has a score above the noise on either side, nothing is detected: the rows are arbitrary, and all are excluded. Pure
-functions of numpy arrays.
+whose scores are as close to the last score may be entirely different in the two results; they prove nothing and are
+excluded. If no row has a score above the noise on either side, nothing is detected: the rows are arbitrary, and all
+are excluded. Pure functions of numpy arrays.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ def _pairs(
     missing = [int(row) for row in np.flatnonzero(free)]
     missing.sort(key=lambda row: bool(mine[row] - last <= error))
     alone.sort(key=lambda row: bool(theirs[row] - last <= error))
-    # Compare unpaired rows that are not near the end with unpaired rows of the other result, so that they count as
-    # a difference.
+    # Pair rows that have no counterpart with such rows of the other result, so that they count as a difference.
+    # Rows near the end of the list may lack a counterpart by chance.
     clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
     other.update(zip(missing[:clear], alone[:clear], strict=True))
     # Rows with very low scores that are close to the last score are arbitrary, and match by chance.
