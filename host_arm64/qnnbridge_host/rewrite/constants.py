@@ -74,7 +74,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
         changes.append(f"input {name} is now the constant {shown(constant)} and no longer an input of the model")
-    # Before IR version 4 an initializer also had to be an input.
+    # Since IR version 4 an initializer need not be an input of the graph.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
         editor.changed(shapes=True)
@@ -153,8 +153,8 @@ _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 
 @for_nodes(_ALONG_AXIS | _BY_COORDINATES, "nodes with negative indices")
 def count_constant_indices(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace negative constant indices by the equal indices from the start, because QNN's results are wrong for
-    some of them."""
+    """Replace negative constant indices by the equivalent indices from the start: QNN computes some negative
+    indices wrong."""
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
     if not shape or indices is None or not (indices < 0).any():
         return None
@@ -268,7 +268,8 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
     if node.domain not in graphs.ONNX_DOMAINS:
         return None
     if node.op_type == "Gather":
-        # ONNX Runtime folds neither these operators nor Size.
+        # ONNX Runtime folds neither a Size nor such a Gather of a Shape, so `never` with Size excludes this Gather
+        # too.
         return None if "Size" in never else _known_sizes(editor, node)
     if node.op_type not in {"Shape", "Size"} - never:
         return None

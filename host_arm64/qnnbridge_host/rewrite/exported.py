@@ -1,7 +1,7 @@
-"""Replace operators that exporters write and QNN refuses by operators of QNN that compute the same.
+"""Replace operators that exporters write and QNN refuses by operators that QNN supports, with the same results.
 
-Most rewrites need fixed shapes. Tensors without elements are not rewritten, because a size of 0 in a Reshape means
-"as before".
+Most rewrites need fixed shapes. Tensors without elements are not rewritten, because a size of 0 in a Reshape copies
+the size of the input.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
     size, places = [int(length) for length in window], math.prod(map(int, window))
     padded = [int(image[at]) + pads[at] + pads[at + len(window)] for at in axes]
     steps = [(padded[at] - size[at]) // strides[at] + 1 for at in axes]
-    # Positions at the end that no window reaches reduce the padding that is cut off.
+    # ConvTranspose does not compute positions at the end that no window reaches, so fewer are cut off there.
     beyond = [padded[at] - (steps[at] - 1) * strides[at] - size[at] for at in axes]
     for at in axes:
         cut = min(beyond[at], pads[at + len(window)])
@@ -518,7 +518,7 @@ def _without_dots(
     free = [letter for letter in string.ascii_letters if not any(letter in term for term in terms)]
     if len(counts) != 1 or not 0 <= min(counts) <= len(free):
         return None
-    if not arrow:  # the axes of the dots come first
+    if not arrow:  # the axes of "..." come first
         plain = "".join(terms).replace(_DOTS, "")
         result = _DOTS + "".join(sorted(letter for letter in set(plain) if plain.count(letter) == 1))
     named = "".join(free[: min(counts)])

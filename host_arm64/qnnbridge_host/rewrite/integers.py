@@ -175,7 +175,7 @@ class _Narrowing:
             self._narrow[name] = made[-1].output[0]
         return self._narrow[name]
 
-    def _may_be_merged(self, node: Any | None) -> None:
+    def _rename_merged(self, node: Any | None) -> None:
         """Rename reshapes that ONNX Runtime merges with the conversion after them, so that the CPU runs them."""
         while node is not None and node.op_type in _RESHAPES and not is_conversion(node.name):
             node.name = self._editor.fresh(f"{node.output[0]}{CONVERSION_OF_INTEGERS}")
@@ -190,6 +190,6 @@ class _Narrowing:
         if node.op_type == "Cast":
             set_attribute(node, "to", _INT32)
         if wide:
-            self._may_be_merged(node)
+            self._rename_merged(node)
             return conversion(editor, node.output[place], name, shape or (), _INT64)
         return [editor.make("Cast", [node.output[place]], node, name, to=_INT64)]

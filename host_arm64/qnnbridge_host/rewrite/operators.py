@@ -339,7 +339,8 @@ def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
     """Return the tensor x from which 1 + Erf(x / sqrt(2)) is computed; "" if the pattern differs or nothing is
     quantised.
 
-    In models with only quantised matrices, only the result of `last` is quantised; QNN refuses that Erf, too.
+    If only the matrices of a model are quantised, the result of `last` is the only quantised tensor of the pattern.
+    QNN refuses the Erf in this case, too.
     """
     added = _made_by(editor, total, "Add")
     for one, other in _both(added) if added is not None else ():

@@ -71,8 +71,8 @@ def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
 def biases_of_products(editor: Editor, node: Any) -> list[Any] | None:
     """Give a bias the scale of the products to which it is added: the activations' scale times the weights' scale.
 
-    QNN reads a bias in another way if only the bias or only the weights have a scale for each channel. If both have
-    one, QNN mostly ignores the scales of the bias.
+    QNN computes with other values of a bias if only the bias or only the weights have a scale for each channel. If
+    both have such scales, QNN mostly ignores those of the bias.
     """
     made = [one for name in node.input[:3] if (one := editor.maker_of(name, _DEQUANTIZE)) is not None]
     steps = [step for one in made if (step := editor.constant(one.input[1])) is not None and step.ndim < 2]
@@ -144,7 +144,9 @@ def _along_axis(editor: Editor, node: Any, numbers: Array) -> Array:
 
 
 def _stored_as(editor: Editor, node: Any, kind: int, added: Array, zeros: Array) -> list[Any] | None:
-    """Let a DequantizeLinear read values of another type, to which `added` is added, and other zero points."""
+    """Replace the stored values and the zero points of a DequantizeLinear. kind: the new type. added: what to add
+    to the values.
+    """
     from onnx import helper
 
     values = editor.constant(node.input[0])

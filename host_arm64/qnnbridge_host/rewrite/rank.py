@@ -449,7 +449,7 @@ def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
     pads = given.get("pads", [0] * 6)
     same: dict[str, Any] = {name: given[name] for name in ("auto_pad", "ceil_mode") if name in given}
     if same.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return None  # opsets differ in the padding for the additional window size of 1
+        return None  # for the added windows of size 1, auto_pad SAME differs between opsets
     batch, channels, depth, height, width = shape
     flat = {name: value[1:] for name, value in windows.items()}
     deep = {name: [value[0], 1] for name, value in windows.items()}
@@ -494,7 +494,7 @@ def _merge_reshapes(editor: Editor) -> None:
             if node.op_type not in _RESHAPES or node.domain not in graphs.ONNX_DOMAINS:
                 continue
             maker, shape = editor.maker_of(node.input[0], *_RESHAPES), editor.shape(node.output[0])
-            # In a Reshape a size of 0 means "as before".
+            # In a Reshape a size of 0 copies the size of the input.
             if maker is None or shape is None or 0 in shape:
                 continue
             name, output = maker.input[0], node.output[0]

@@ -175,7 +175,7 @@ def _crop(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
 
 def _cut_off(editor: Editor, node: Any, before: Sequence[int], sizes: Sequence[int]) -> list[Any]:
     """Return nodes that compute the result without padding, and a Slice of it that starts at `before`."""
-    # QNN applies the same padding to all sides.
+    # Remove all padding, because QNN applies the padding of one side to all sides.
     for name in ("auto_pad", "pads", "output_padding"):
         drop_attribute(node, name)
     output = node.output[0]
