@@ -81,7 +81,7 @@ def chip_named(text: str) -> Chip | None:
 
 
 def chips_of_product(text: str) -> tuple[Chip, ...]:
-    """Return the chips whose product name contains these words, or only the exact matches if there are any."""
+    """Return the chips whose product name equals `text`, or if there are none, contains it."""
     words = text.strip().lower().replace("snapdragon", "").strip()
     exact = tuple(chip for chip in CHIPS if chip.product.lower() == f"snapdragon {words}")
     # "8 Gen 1" must not match "8+ Gen 1".
@@ -104,7 +104,8 @@ def chip_label(number: int) -> str:
 def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
     """Return the chip number that the simulator simulates for these options; ``None`` for an unknown name."""
     if soc_model is not None and soc_model.strip() not in ("", "0"):
-        # For a list of chips QNN compiles a binary for all of them, which the simulator does not load.
+        # For a list of chips QNN compiles one binary for all of them, which the simulator does not load. So the
+        # first chip is used.
         first = soc_model.split(",")[0]
         chip = chip_named(first)
         return chip.number if chip else int(first) if first.isascii() and first.strip().isdigit() else None

@@ -206,7 +206,7 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     for other, where in ((text.sdk if text else None, "metadata"), (said, "nodes")):
         if by_blob and sdk_numbers(other) and short_sdk(other) != short_sdk(by_blob):
             notes.append(
-                f"The model's {where} contain QNN {short_sdk(other)}, but the context binary contains "
+                f"The model's {where} record QNN {short_sdk(other)}, but the context binary records "
                 f"{short_sdk(by_blob)}."
             )
     multi = (
@@ -318,8 +318,7 @@ def backend_of(options: Mapping[str, str]) -> str:
 
 
 def _sdk_of(release: str | None) -> str | None:
-    """Return the QNN SDK of a release from the version table, because packages of the first generation do not
-    report it."""
+    """Return the QNN SDK of a release from the version table, because 1.x packages do not report it."""
     if release is None:
         return None
     try:
@@ -382,7 +381,8 @@ def examine(
     manifest, manifest_problem, notes = _manifest(model) if by_manifest else (None, None, ())
     problem = problem or manifest_problem
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
-    # Genie's parts are in a separate DLC file, which has neither the header nor the graphs of a context binary.
+    # A part that Genie runs is in a separate DLC file, which has neither the header nor the graphs of a context
+    # binary.
     found = look(model, folder, [node for node in qnn if node.dlc_path is None], manifest, hash_of or hash_file)
     was_made = made(scan.metadata, qnn, found.blobs)
     broken = problem or found.problem
@@ -467,7 +467,7 @@ def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made,
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
     # Apply every rule, because the notes of each rule are kept. Among verdicts of the same level the first is
-    # shown: a missing QNN comes before its version, and the version before the chip, because the advice on the chip
+    # shown. So the rules are ordered: whether QNN is installed, its version, the chip. The advice on the chip
     # depends on the version.
     verdicts = [
         verdict
@@ -642,7 +642,7 @@ def _embedded_parts(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdi
     if not bare:
         return None
     release = sdk_numbers(host.onnxruntime_qnn)
-    why = "Some older releases treat the missing binary of its second part as a file (ONNX Runtime issue 31977)."
+    why = "Some older releases search for the binary of the second part in a file (ONNX Runtime issue 31977)."
     if release is not None and release >= _EMBEDDED_PARTS_LOAD_SINCE:
         return Verdict(OK, notes=(f"It has several parts and embeds its context binary. {why}",))
     return Verdict(

@@ -71,7 +71,7 @@ class Blob:
             return False
         if self.facts.shares_weights is not None:
             return self.facts.shares_weights
-        # No table of contents was found. A graph that no node of this model refers to belongs to another model.
+        # Without a table of contents, compare the graphs: a graph to which no node refers belongs to another model.
         return not set(self.facts.graphs) <= self.names
 
 
@@ -286,13 +286,13 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
         raise _unreadable(record.name, error) from None
     if size != record.size:
         raise _Unusable(
-            f"its file {record.name} is not as it was compiled",
+            f"its file {record.name} differs from the manifest",
             f"It has {size} bytes; the manifest records {record.size}.",
             _COPY_AGAIN,
         )
     if sha256 != record.sha256:
         raise _Unusable(
-            f"its file {record.name} is not as it was compiled",
+            f"its file {record.name} differs from the manifest",
             "Its contents have changed since the compilation; a damaged context binary crashes the host, hangs it "
             "or causes wrong results.",
             _COPY_AGAIN,
@@ -305,7 +305,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
 
 # Number of bytes from which the magic numbers and text can be recognised.
 _MAGIC_BYTES: Final = 512
-# Metadata key of models to which `wrap` added float inputs and outputs, and the operators added for that.
+# Metadata key of models to which `wrap` added float inputs and outputs, and the operators that `wrap` added.
 FLOAT_IO: Final = "qnnbridge.float_io"
 _CONVERSIONS: Final = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 _COMPILED: Final = f"{DOMAIN}.{OP_TYPE}"

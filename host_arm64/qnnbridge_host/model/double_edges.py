@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 REWRITE: Final = "double-edges"
 DOUBLE: Final = "tensor(double)"
 _INT64: Final = "tensor(int64)"
-# QNN fails on int64 of this many dimensions at the edge of its graph.
+# QNN fails if an input or output of its graph is an int64 tensor with this many dimensions.
 _WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
 # With fixed shapes, which QNN requires, the results of these operators do not depend on the values of their inputs.

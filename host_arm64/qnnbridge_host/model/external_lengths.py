@@ -37,7 +37,7 @@ def file_with_lengths(path: str) -> bytes | None:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             # Fast path for a model with embedded weights: it contains no such entry, and may be too large to copy.
             return None if data.find(_ANY_ENTRY) < 0 else with_lengths(data[:])
-    except (OSError, ValueError):  # the entry is absent or empty
+    except (OSError, ValueError):  # the file cannot be read, or is empty
         return None
 
 

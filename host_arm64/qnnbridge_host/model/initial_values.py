@@ -102,7 +102,7 @@ class _Fields:
             elif wire == FIXED32:
                 at += 4
             else:
-                raise Garbage("it has a group, which ONNX does not use")
+                raise Garbage("it contains a protobuf group, which ONNX does not use")
             if at > len(data):
                 raise Garbage("a field is longer than the message that contains it")
             yield number, value, data[start:at]

@@ -286,7 +286,7 @@ def refused_attribute(node: GraphNode) -> tuple[AttributeRule, Any] | None:
             # Ignore beta without C, because beta multiplies C.
             if one.name == "beta" and node.input(2) is None:
                 continue
-            # Strings in a list are bytes.
+            # onnx returns the strings of a list as bytes.
             texts = (
                 [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
                 if isinstance(value, (list, tuple))

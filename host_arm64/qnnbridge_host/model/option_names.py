@@ -25,8 +25,7 @@ WHOLE_BYTES: Final = 16
 
 _PART_OF_A_NAME: Final = re.compile(rb"[\w.]")
 
-# This value in the data means that all releases support the option. Releases that were not examined are not
-# supported.
+# Value in the data for an option that all examined releases support.
 ALL: Final = "all"
 
 SYSTEMS: Final = ("windows", "linux")

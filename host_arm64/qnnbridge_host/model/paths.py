@@ -1,10 +1,10 @@
 """Check the paths in a compiled model, and find the path by which QNN can open a context binary.
 
 A path must stay in the model's own folder by the rules of both Windows and POSIX: a model that one system refuses
-must not load on the other. QNN's own check is weaker (a drive-relative or root-relative path passes) and in one
-point stricter: QNN refuses two dots anywhere, also inside of a file name. On Windows QNN opens a context binary by
-a path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). In
-this case the folder's short name is used instead.
+must not load on the other. QNN's own check is weaker, because a drive-relative or root-relative path passes. It is
+stricter about two dots, which QNN refuses even inside of a file name. On Windows QNN opens a context binary by a
+path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). In this
+case the folder's short name is used instead.
 
 The module also explains why a folder cannot be written to, from the state of the disk and from ONNX Runtime's error
 message. Any thread.
@@ -144,7 +144,7 @@ def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
 
 
 def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
-    """Replace the hidden `folder` in the error by `target`, the folder that the caller asked for."""
+    """Replace the hidden `folder` in the error by `target`, the folder that the caller gave."""
     error.message = error.message.replace(folder, target)
     error.evidence = tuple(line.replace(folder, target) for line in error.evidence)
     error.args = (error.message,)

@@ -11,8 +11,8 @@ Compiled models are judged in the order of their chips: the host's own chip firs
 raises an error: skipping it would silently make the session slower.
 
 ONNX Runtime's own reader (1.32 and later) reads a model package; it resolves the paths and refuses unknown fields.
-A folder written by `prepare --package` is both: its `manifest.json` is the manifest of a package and contains the
-document of `prepare` in its metadata. Pure functions; any thread.
+A folder written by `prepare --package` is a prepared folder and a model package: its `manifest.json` is the
+manifest of a package and contains the document of `prepare` in its metadata. Pure functions; any thread.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _from_document(folder: str, document: Mapping[str, Any]) -> FolderManifest:
             compiled=str(row["compiled"] or ""),
             soc_model=None if row["soc_model"] is None else int(row["soc_model"]),
             sizes=_sizes(row["bucket"]),
-            # The folder's own model belongs to the first bucket.
+            # Folders of older versions record the path of one model only, the model of the first bucket.
             model=str(row.get("model") or (model if row["bucket"] == first else "")),
             problem=str(row["problem"] or ""),
         )

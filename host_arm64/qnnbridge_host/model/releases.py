@@ -96,7 +96,7 @@ def _meets(key: Key, clause: str) -> bool:
 # Relation of a version to a table. "unlisted": between two versions of the table, as a development build may be.
 # "unreadable": the text is not a version.
 Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
-# Standings of versions about which the table does not allow a conclusion.
+# Relations for which the table allows no conclusion about the version.
 AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
 STANDING_WORDS: Final[Mapping[Standing, str]] = {
     "listed": "in this table",
@@ -134,7 +134,7 @@ class Wheel:
     """A wheel in the package index.
 
     python: the interpreter tag, such as "cp313". requires: packages that pip installs with the wheel.
-    own_libraries: the libraries that wheels for other Pythons lack, as machine types by path.
+    own_libraries: machine types, by path, of libraries that the release's wheels for other Pythons do not contain.
     """
 
     file: str

@@ -1,10 +1,10 @@
 """The model of a session: a file or bytes, the files next to it, and the evidence that they have not changed.
 
 A model may store its weights or its context binary in separate files (`ModelScan.files`). They matter as much as
-the .onnx file: other contents give other results. A `FileStamp` is the file system's record of a file: size, times,
-identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the first stamp was
-taken: if a file is written twice within one tick of the file system's clock, its times are the same after both
-writes. Such a stamp is not `settled` and proves nothing. Immutable; any thread.
+the .onnx file, because their contents change the results. A `FileStamp` is the file system's record of a file:
+size, times, identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the
+first stamp was taken: if a file is written twice within one tick of the file system's clock, its times are the same
+after both writes. Such a stamp is not `settled` and proves nothing. Immutable; any thread.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether the file was unchanged for so long that a later change would change the stamp. False for times in
-        the future."""
+        """Whether the last change was so long before the stamp that the time of any later change differs. False for
+        times in the future."""
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
@@ -260,7 +260,7 @@ class ModelSource(NamedTuple):
     def never_rests(self) -> ModelChanged:
         """Return the error for files that changed during every attempt to read them."""
         return ModelChanged(
-            f"A program writes to the files of {self.label} again and again while it is loaded.",
+            f"A program keeps writing to the files of {self.label} while the model is loaded.",
             fix="Create the session again when no program writes to these files.",
             details={"path": self.path or ""},
         )
@@ -294,7 +294,7 @@ class ModelSource(NamedTuple):
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)  # check this first, as for a file
+            scan = _scan(io.BytesIO(data), None)  # scan before hashing, as for a file
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
@@ -392,12 +392,12 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     """Scan a model; return ``None`` for a file that is not a model, which ONNX Runtime or later checks refuse.
 
     Raises:
-        InvalidProtobuf: the model is damaged; the message is ONNX Runtime's, which reads the whole file first.
+        InvalidProtobuf: the model is damaged. The message is that of ONNX Runtime.
     """
     try:
         return scan_open(file, path=path)
     except InvalidProtobuf as error:
-        limited = error.details.get("limit")  # return None for another type of file
+        limited = error.details.get("limit")  # absent for a file of another type
         if limited:
             raise
         # If the model has a manifest, the checks before a session report the damage better.
