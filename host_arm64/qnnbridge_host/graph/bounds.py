@@ -38,7 +38,7 @@ def refuse_large(count: int, label: str, command: str, time: str) -> None:
             f"{label} has {count:,} nodes, and {command} takes {time} for models of more than {LARGE_NODES:,} "
             "nodes.",
             cause="Real models have fewer; this many result from a loop that the exporter unrolled.",
-            fix="Export the model with the loop as Loop or outside of it, or continue anyway: --large.",
+            fix="Export the loop as the operator Loop, or without its repetitions, or continue anyway: --large.",
         )
 
 

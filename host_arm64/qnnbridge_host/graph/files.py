@@ -97,7 +97,7 @@ class Output:
 
     @property
     def work(self) -> Path:
-        """Folder for intermediate files; removed at the end."""
+        """Folder for intermediate files; the context manager removes it at exit."""
         assert self._folder is not None
         return self._folder
 
@@ -124,7 +124,7 @@ class Output:
     def commit(self) -> tuple[Path, ...]:
         """Move the result to the target; return its files, the model first."""
         data = self.model.with_name(self.data_name)
-        # Check again, because the work may have taken minutes.
+        # Check again whether the target may be written: the work may have taken minutes.
         self._file.check()
         if not data.exists():
             self._file.take(self.model)
@@ -140,8 +140,7 @@ class Output:
         return (target, model_data)
 
     def _place(self, path: Path) -> OutputFile:
-        """Return the `OutputFile` for a path of the result. Raise `OptionError` if this path must not be written.
-        """
+        """Return the `OutputFile` for a path of the result. Raise `OptionError` if it must not be written."""
         return OutputFile(path, overwrite=self._overwrite, inputs=self._sources)
 
 
@@ -222,7 +221,7 @@ def given_model(source: str | os.PathLike[str], command: str, *, count_nodes: bo
     path = existing_model(Path(source))
     scan = scan_model(path, count_nodes=count_nodes)
     refuse_scanned(scan, command)
-    # check this after the refusal, because the extra would not help with a compiled model
+    # only after the refusal, because a compiled model is refused even with the extra
     require_models_extra(command)
     return GivenModel(path, scan, tuple(weight_files(path, scan.external_files)))
 

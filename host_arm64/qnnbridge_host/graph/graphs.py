@@ -328,7 +328,8 @@ def reads(node: Any) -> list[str]:
 
 
 def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_FOR_MASK) -> int:
-    """Reduce attention masks among the initializers so that they can be quantised, in place; return their number.
+    """Replace the huge values of attention masks, so that the masks can be quantised, in place; return the number
+    of masks.
 
     An initializer is a mask if it contains only 0, 1 and huge values. A mask is added to scores with a magnitude
     below 100. If the mask contains -3.4e38, the quantisation range of the sum leaves no resolution for the scores:
@@ -498,7 +499,7 @@ def type_of_value(value: Any) -> TensorType:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
-    # In protobuf only a zero may mean that the field is absent.
+    # A dimension that is not set also has dim_value 0, so check whether the field exists.
     dims = tuple(
         size if (size := dim.dim_value) > 0 or (size == 0 and dim.HasField("dim_value")) else None
         for dim in tensor.shape.dim

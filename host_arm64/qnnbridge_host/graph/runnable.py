@@ -61,7 +61,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
         if overflows(node, constants.get):
             raise InvalidGraph(
                 "The model divides the smallest number of a type by -1, which overflows the type.",
-                cause=f"The node {node.name or node.output[0]} ({node.op_type}) divides, and would end the process.",
+                cause=f"The node {node.name or node.output[0]} ({node.op_type}) divides and would end the process.",
                 fix="Export the model without this division.",
             )
     loops = [node for node in model.graph.node if node.op_type == "Loop" and node.domain in graphs.ONNX_DOMAINS]

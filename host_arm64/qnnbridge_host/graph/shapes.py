@@ -233,8 +233,7 @@ def options_of(graph: Any, decided: Dimensions) -> str:
 
 
 def decide(graph: Any, shapes: Shapes, dims: Dimensions) -> Dimensions:
-    """Combine the sizes of `--shape` and `--dim`. Raise `OptionError` if they contradict the model or each other.
-    """
+    """Combine sizes of `--shape` and `--dim`. Raise `OptionError` if they contradict the model or each other."""
     inputs = {value.name: value for value in real_inputs(graph)}
     for name, sizes in shapes.items():
         if name not in inputs:

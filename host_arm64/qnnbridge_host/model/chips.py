@@ -54,7 +54,8 @@ _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
 _BY_NAME: Final = {chip.name: chip for chip in CHIPS}
 
-# Patterns in the processor name that Windows reports. Names of newer chips match older patterns, too.
+# Patterns in the processor name that Windows reports, newest chip first: names of newer chips also match older
+# patterns.
 _PROCESSORS: Final = (
     (r"\bX2[EP]?\b|\bX2E|\bX2P", 88),
     (r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", 60),

@@ -468,8 +468,8 @@ def _function_around(message: Message | None) -> Message | None:
 
 
 def _where(node: Message) -> str:
-    """Return a description of the graphs around a node, the innermost first. Protobuf writes a name before the
-    subgraphs."""
+    """Return a description of the graphs around a node, the innermost first. Names are known by then, because
+    protobuf writes the name of a message before its subgraphs."""
     words: list[str] = []
     message = node.parent
     while message is not None:

@@ -23,7 +23,7 @@ from typing import Final
 from qnnbridge_host.model.chips import chip_label, chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.collector import QNN_SOURCES, EpContextNode, ModelScan
 from qnnbridge_host.model.context_binary import BlobFacts
-from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, look
+from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, check_context_files
 from qnnbridge_host.model.manifest import CompiledManifest, read_manifest
 from qnnbridge_host.model.scan import CANNOT_RUN, OK, RECOMPILE, RECOMPILE_FIX, Verdict, cannot_run
 from qnnbridge_host.model.source import hash_file
@@ -383,7 +383,8 @@ def examine(
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
     # A part that Genie runs is in a separate DLC file, which has neither the header nor the graphs of a context
     # binary.
-    found = look(model, folder, [node for node in qnn if node.dlc_path is None], manifest, hash_of or hash_file)
+    with_binary = [node for node in qnn if node.dlc_path is None]
+    found = check_context_files(model, folder, with_binary, manifest, hash_of or hash_file)
     was_made = made(scan.metadata, qnn, found.blobs)
     broken = problem or found.problem
     verdict = broken or _judge(nodes, found.blobs, was_made, host)

@@ -105,7 +105,7 @@ def _compare_with_manifest(source: ModelSource) -> None:
             f"The compiled model {source.label} differs from its manifest.",
             cause="Its contents have changed so much that no compiled part can be found in them.",
             evidence=(f"sha256 {source.known[0].sha256}", f"in the manifest {record.sha256}"),
-            fix="Copy it again, or compile the original model again. If it is a different model, delete the manifest.",
+            fix="Copy it again, or compile the original again. If it is a different model, delete the manifest.",
             details={"path": path},
         )
 

@@ -4,8 +4,8 @@ An expression may use these names:
 
 - the attributes of the node, `node_name` and `output`, the name of its first result;
 - `users`, the operators that read the result, and `beside`, the inputs of each of these;
-- for convolutions and poolings `sizes`, `kernel`, `strides`, `dilations`, `before` and `after` (the padding, also by
-  auto_pad); for poolings `made`, the sizes of the result; for reductions `reduced`, their axes.
+- for convolutions and poolings `sizes`, `kernel`, `strides`, `dilations`, `before` and `after` (the padding, also
+  by auto_pad); for poolings `made`, the sizes of the result; for reductions `reduced`, their axes.
 
 It may call these functions with the index of an input:
 
@@ -57,8 +57,8 @@ from qnnbridge_host.model.static_shapes import in_float32, scaled_sizes, slid_si
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
 _WEIGHTED: Final = ("Conv", "ConvTranspose")
-# Maximum output size of a Resize in one dimension that is computed here. Images are smaller, but a malicious model
-# may declare any size.
+# Maximum size of a dimension of a Resize's result for which conditions are computed. Images are smaller, but a
+# malicious model may declare any size.
 _MOST_PLACES: Final = 2**14
 
 

@@ -83,7 +83,7 @@ class ContextFindings:
     problem: Verdict | None = None
 
 
-def look(
+def check_context_files(
     model: str | bytes,
     folder: str,
     nodes: Sequence[EpContextNode],
@@ -280,7 +280,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
         sha256 = hash_of(path) if size == record.size else ""
     except (FileNotFoundError, NotADirectoryError):
         raise _Unusable(
-            f"its file {record.name} is missing", "The manifest next to the model lists it.", _COPY_AGAIN
+            f"its file {record.name} is missing", "The manifest next to the model lists this file.", _COPY_AGAIN
         ) from None
     except OSError as error:
         raise _unreadable(record.name, error) from None
@@ -342,7 +342,7 @@ def look_at_binary(path: str) -> BlobFacts:
                     fix="Use it directly: a session, qnnbridge run and qnnbridge inspect accept it.",
                 )
     except (OSError, ValueError) as error:
-        # `OptionError` is a `ValueError` too.
+        # Do not convert an `OptionError`, which is a `ValueError` too.
         if isinstance(error, OptionError):
             raise
         raise NoSuchFile(

@@ -425,8 +425,8 @@ EVERY_LAYOUT: Final = "0.15.2"
 class LayoutSupport(NamedTuple):
     """Releases of onnxruntime-genai that run a layout.
 
-    refused: first and last tried release that does not run the layout; ``None`` if all run it. reason: the fault
-    of these releases.
+    refused: first and last of the tried releases that do not run the layout; ``None`` if all of them run it.
+    reason: the fault of the refused releases.
     """
 
     layout: Layout

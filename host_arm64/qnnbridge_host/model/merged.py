@@ -361,7 +361,8 @@ Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Me
 Where Xor
 """
 _ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
-# Consecutive Reshapes are merged. Since ONNX Runtime 1.28 a Transpose also moves past a Gather behind the vector.
+# In front of the vector a Transpose also moves past a Reshape, because consecutive Reshapes are merged. Behind the
+# vector it also moves past a Gather since ONNX Runtime 1.28.
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
 # Maximum number of nodes that are visited in each direction.

@@ -173,7 +173,7 @@ def from_host(error: BridgeError, folder: str) -> BridgeError:
 def is_about_writing(error: BridgeError) -> bool:
     """Return whether ONNX Runtime's error message reports that a file could not be written."""
     text = "\n".join((error.message, error.cause or "", *error.evidence))
-    # A model too large for one protobuf message cannot be serialised either, and has another error message.
+    # A message with "2GB" reports a model that is too large for protobuf, not a problem of the disk.
     return _NOT_WRITTEN.search(text) is not None and "2GB" not in text
 
 

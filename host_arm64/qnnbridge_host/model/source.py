@@ -105,7 +105,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
 def are_same(before: Sequence[FileStamp | None], after: Sequence[FileStamp | None]) -> bool:
     """Return whether no file was written to between the two lists of stamps."""
     pairs = zip(before, after, strict=True)
-    # A file that is missing in both lists counts as unchanged, with None in both.
+    # A file that is missing both times, with None in both lists, counts as unchanged.
     return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
 
 

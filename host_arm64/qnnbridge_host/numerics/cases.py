@@ -57,7 +57,7 @@ class SweepTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepNode:
-    """A node. Its first output is `y` with the node's number; an omitted input is the name ""."""
+    """A node. Its first output is `y` with the node's number; an omitted input has the name ""."""
 
     op: str
     inputs: tuple[str, ...]

@@ -106,14 +106,17 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
     return ()
 
 
-# Columns of a detection list: a box, a score, a class; some also have the number of the image or an angle.
+# Minimum and maximum number of columns of a detection list: a box, a score, a class; some lists also have the
+# number of the image or an angle.
 _LEAST_LIST, _MOST_LIST = 5, 8
 _BOX: Final = 4
-# Minimum number of columns with fractions. A box has four coordinates, and one at the image's border is an integer.
+# Minimum number of columns with fractions: a box has four coordinates, and one of them may be an integer at the
+# image's border.
 _LEAST_MEASURED: Final = 3
-# Minimum number of rows: fewer rows may be in falling order by chance.
+# Minimum number of rows: fewer scores may be in falling order by chance.
 SORTED_ROWS: Final = 8
-# Columns are scores if this share of their values is below a tenth of the largest, or all values are below a tenth.
+# A column contains scores if this share of its values is below `_SEEN` times the largest value, or if all values
+# are below `_SEEN`.
 _SPARSE: Final = 0.8
 _SEEN: Final = 0.1
 
@@ -132,7 +135,8 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
     low, high = mine.min(axis=0), mine.max(axis=0)
     within = (low >= 0.0) & (high <= 1.0)
     whole: Array = (mine == np.rint(mine)).all(axis=0)
-    # Check both results: in one of them a coordinate at the border may be 0, or a saturated score 1.
+    # Check both results, because in one of them a coordinate at the border may be exactly 0, or a saturated score
+    # exactly 1.
     whole &= (theirs == np.rint(theirs)).all(axis=0)
     falls = _falling(mine) & within & ~whole
     classes = whole & (np.maximum(high, theirs.max(axis=0)) >= 1.0)

@@ -51,7 +51,7 @@ _FEW: Final = 8
 # axis with more columns than `_MOST_COLUMNS` is an axis of positions.
 _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
-# Columns whose values are below this multiple of the noise on both sides contain nothing.
+# Columns whose values are below this multiple of the noise in both results contain no detection.
 SILENT: Final = 5.0
 _BOX: Final = 4  # number of columns of a box
 # If many values are off, a difference above this fraction of the range is not rounding.
@@ -67,7 +67,7 @@ _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
 # Factor for the size of a step, because multiples of the step are rounded in float32.
 _ONE_STEP: Final = 1.01
-# With fewer class numbers than this, a single different one counts.
+# If there are fewer class numbers than this, even a single different number counts as a difference.
 _FEW_CLASSES: Final = 3
 
 

@@ -3,8 +3,8 @@
 A model sorts such rows by a score (TopK), the best first. If scores are closer than the number format resolves, the
 order of the rows changes, but not the result. So rows are paired by content before they are judged. Rows at the end
 whose scores are as close to the last score may be entirely different in the two results; they prove nothing and are
-excluded. If no row has a score above the noise on either side, nothing is detected: the rows are arbitrary, and all
-are excluded. Pure functions of numpy arrays.
+excluded. If no row has a score above the noise in either result, nothing is detected: the rows are arbitrary, and
+all are excluded. Pure functions of numpy arrays.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from qnnbridge_protocol.model_records import JudgedNumbers
 
 Array = npt.NDArray[Any]
 
-# Range of the number of rows: fewer rows may be sorted by chance; more rows are not detections.
+# Minimum and maximum number of rows: fewer rows may be sorted by chance; more rows are not detections.
 _FEWEST: Final = 4
 _MOST: Final = 2048
 # Maximum number of columns of a table with scores. An output with more columns is a map.
 _MOST_COLUMNS: Final = 256
-# Limit on the columns of a detection list; columns of a box.
+# Maximum number of columns of a detection list, and number of columns of a box.
 _MOST_LIST: Final = 8
 _BOX: Final = 4
 _TINY: Final = 1e-30
@@ -105,14 +105,14 @@ def _is_list(tables: Sequence[Array], scores: int) -> bool:
 
 
 def _is_class(mine: Array, theirs: Array) -> bool:
-    """Return whether floats are class numbers: integral on both sides."""
+    """Return whether floats are class numbers: integers in both results."""
     if mine.dtype.kind != "f" or not mine.any():
         return False
     return all(bool((side == np.rint(side)).all()) for side in (mine, theirs))
 
 
 def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Return whether all scores are 0 within the noise of the number format, on both sides."""
+    """Return whether all scores of both results are 0 within the noise of the number format."""
     if mine.shape[1] < SORTED_ROWS or float(mine.min()) < 0.0:
         return False
     return max(float(mine.max()), float(np.abs(theirs).max())) < SILENT * limits.noise
@@ -148,7 +148,8 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
                 continue
             if lead > 2 and (math.prod(shape[:-1]) > 1 or math.prod(expected[first].shape[lead:]) > _MOST_LIST):
                 continue
-            # The first of two axes is a batch only if its size is 1, or if another output has more than these axes.
+            # Of two axes, the first is a batch only if its size is 1, or if another output of this shape has more
+            # axes.
             if (
                 lead == 2
                 and shape[0] > 1
@@ -216,7 +217,7 @@ def _pairs(
 
     Args:
         mine, theirs: the scores.
-        tables: the rows of each output, on both sides.
+        tables: the rows of each output, in both results.
         whole: which tables contain integers.
         error: error of the scores.
         least: the smallest score that counts; 0 if the meaning of the scores is unknown.

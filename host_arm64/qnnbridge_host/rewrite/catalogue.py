@@ -56,7 +56,7 @@ class Rewrite:
 
 
 # The order matters. Sizes come first, because constants and branches follow from them and most other rewrites need
-# shapes. Rank comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of
+# shapes. `rank` comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of
 # exponents, and branches are inlined after the sizes that determine the branch are fixed.
 REWRITES: Final = (
     Rewrite(
@@ -161,7 +161,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "conv-padding",
-        "Conv in one dimension that QNN computes wrong for equal padding on both sides gets one more zero at the start",
+        "Conv in one dimension that QNN computes wrong for equal padding gets one more zero at the start",
         wrong_values.pad_convolutions,
     ),
     Rewrite(

@@ -97,7 +97,9 @@ def _sizes(editor: Editor, sizes: Sequence[int]) -> str:
 
 @for_nodes("DequantizeLinear", "rows of a quantised table")
 def dequantize_before_gather(editor: Editor, node: Any) -> list[Any] | None:
-    """Move DequantizeLinear before a Gather from a table of 8-bit integers: QNN cannot gather plain integers."""
+    """Move DequantizeLinear before a Gather from a table of 8-bit integers: QNN's Gather does not support these
+    integers.
+    """
     gather = editor.maker_of(node.input[0], "Gather")
     if gather is None or editor.tensor(gather.input[0]) is None:
         return None
@@ -135,7 +137,7 @@ def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
         # With sizes and keepdims=0 ONNX Runtime drops the axis, but ONNX keeps it.
         if sizes is None or not given.get("keepdims", 1):
             return None
-        if not sizes.ndim:  # a scalar: the size of each part except the last
+        if not sizes.ndim:  # a scalar is the size of each part; the last part may be smaller
             each = int(sizes)
             sizes = np.array([min(each, length - start) for start in range(0, length, each)]) if each > 0 else None
     else:
@@ -256,7 +258,7 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
 # ONNX Runtime lacks a kernel for these operators and replaces them by ONNX's definition while it partitions the
 # model. Such a model runs but cannot be compiled ("Encountered an invalid node"; 1.32 with onnxruntime-qnn 2.7).
 _WRITTEN_OUT: Final = ("Mish", "GroupNormalization")
-_GROUP_NORMALIZATION_CHANGED = 21  # the first opset with a kernel
+_GROUP_NORMALIZATION_CHANGED = 21  # the first opset for which ONNX Runtime has a kernel
 
 
 def write_out_definitions(editor: Editor) -> list[str]:

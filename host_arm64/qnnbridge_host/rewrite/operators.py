@@ -222,7 +222,7 @@ _LARGEST_HALF, _QUARTER = 65504.0, 0.25
 
 @for_nodes("IsInf", "IsInf of half floats")
 def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace IsInf of half floats, often cast to float or double first, by a comparison of the absolute value."""
+    """Replace IsInf of half floats, also after a Cast to float or double, by a comparison of the absolute value."""
     given = node.input[0]
     cast = editor.maker_of(given, "Cast")
     if cast is not None and editor.element(cast.input[0]) == _FLOAT16:

@@ -1,6 +1,6 @@
 """Rewrites of poolings that QNN computes wrong.
 
-Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
+Each rewrite changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _SIGNED: Final = frozenset({_INT8, ElementType.INT16.value})
 _NORMS: Final = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
 _PRODUCTS: Final = frozenset({"MatMul", "Gemm"})
-# The number in the middle of the stored values.
+# The middle of the range of each integer type.
 _MIDDLES: Final = {_UINT8: 128, _UINT4: 8, _INT4: 0}
 
 

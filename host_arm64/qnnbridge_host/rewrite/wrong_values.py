@@ -345,8 +345,7 @@ def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
 def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace a random operator such as RandomNormalLike by an operator with a fixed shape, which stays on the CPU.
-    """
+    """Replace an operator such as RandomNormalLike by an operator with a fixed shape, which stays on the CPU."""
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
@@ -437,7 +436,7 @@ def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
         return None
     keep = int(record.attributes.get("keepdims", 1))
     chain = NodeChain(editor, node)
-    # Infinity minus infinity would be NaN.
+    # Limit the values before the maximum is computed, because infinity minus infinity would be NaN.
     most = 3e38 if editor.element(node.input[0]) == 1 else 65504.0
     finite = chain("Min", chain("Max", chain.x, chain.constant(-most)), chain.constant(most))
     top = _reduced(chain, "ReduceMax", finite, axes, 1)
