@@ -139,7 +139,7 @@ def check_nodes(model: Any) -> None:
             if attribute.ref_attr_name:
                 raise InvalidGraph(
                     f"The attribute {attribute.name} of the node {node.name or node.op_type} has no value.",
-                    cause=f"It refers to {attribute.ref_attr_name} of a function; the node is not in a function.",
+                    cause=f"It refers to {attribute.ref_attr_name} of a function, but is not in a function.",
                     fix="Export the model again.",
                 )
 
@@ -163,7 +163,7 @@ def _count(
         if called in inside:
             raise InvalidGraph(
                 f"The function {node.op_type} of the model calls itself.",
-                cause="ONNX has no recursion, because such a body would never end.",
+                cause="ONNX does not allow recursion, because the inlined body would have no end.",
                 fix="Export the model again; a Loop can repeat a body.",
             )
         # Count each function once: forty functions that call each other twice would take 2**40 steps.

@@ -214,7 +214,7 @@ class _Collector:
             return has_graph
         if kind is schema.TENSOR:
             if parent.kind is schema.GRAPH and parent.parent is not None and parent.parent.kind is schema.MODEL:
-                return True  # an initializer of the main graph, whose name is needed
+                return True  # read initializers of the main graph, because their names are needed
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
             # Skip inputs and outputs of other graphs, because callers of a session use only inputs and outputs of
@@ -378,7 +378,8 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage("its version or its graph is missing")  # it may be a protobuf message of another type
+            # The file may be a protobuf message of another type.
+            raise Garbage("its version or its graph is missing")
         ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(

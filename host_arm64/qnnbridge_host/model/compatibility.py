@@ -165,7 +165,7 @@ def _target_text(target: CompiledTarget) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Made:
+class CompiledOrigin:
     """Origin and targets of a compiled model.
 
     sdk: the QNN SDK, ``None`` if unknown. targets: one or several targets. multi: whether the binary is for several
@@ -189,7 +189,7 @@ class Made:
         return f"compiled with {sdk}" + (f" for {', '.join(named)}" if named else "")
 
 
-def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Sequence[Blob]) -> Made:
+def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Sequence[Blob]) -> CompiledOrigin:
     """Return the origin of a compiled model.
 
     Args:
@@ -218,7 +218,7 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     declared = text.targets if text else ()
     # Only the beginning of a binary for several chips is read, so the metadata may list more targets.
     targets = declared if multi and len(declared) >= len(recorded) else recorded or declared
-    return Made(
+    return CompiledOrigin(
         sdk=sdk,
         targets=targets,
         multi=multi,
@@ -355,7 +355,7 @@ class Examination:
     verdict: Verdict
     broken: Verdict | None
     found: ContextFindings
-    made: Made
+    made: CompiledOrigin
     manifest: CompiledManifest | None = None
 
 
@@ -464,7 +464,9 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
 # --- origin and target -----------------------------------------------------------------------------------
 
 
-def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
+def _judge(
+    nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: CompiledOrigin, host: HostTraits
+) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
     # Apply every rule, because the notes of each rule are kept. Among verdicts of the same level the first is
@@ -492,7 +494,7 @@ def _severity(verdict: Verdict) -> int:
     return (OK, RECOMPILE, CANNOT_RUN).index(verdict.level)
 
 
-def _no_qnn(was: Made, host: HostTraits) -> Verdict | None:
+def _no_qnn(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if host.onnxruntime_qnn is not None:
         return None
     release = release_with_sdk(was.sdk) or "onnxruntime-qnn"
@@ -503,7 +505,7 @@ def _no_qnn(was: Made, host: HostTraits) -> Verdict | None:
     )
 
 
-def _other_backend(was: Made) -> Verdict | None:
+def _other_backend(was: CompiledOrigin) -> Verdict | None:
     if was.backend == HTP_BACKEND:
         return None
     return cannot_run(
@@ -513,7 +515,7 @@ def _other_backend(was: Made) -> Verdict | None:
     )
 
 
-def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
+def _older_sdk(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     its, ours = sdk_numbers(was.sdk), sdk_numbers(host.qnn_sdk)
     if its is None or ours is None:
         return Verdict(OK, notes=("The versions of QNN could not be compared.",))
@@ -540,7 +542,7 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
     return None
 
 
-def _chip(was: Made, host: HostTraits) -> Verdict | None:
+def _chip(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if host.simulator:
         return _chip_on_simulator(was, host)
     if host.htp_arch is None:
@@ -552,7 +554,7 @@ def _chip(was: Made, host: HostTraits) -> Verdict | None:
     return min(verdicts, key=_severity)
 
 
-def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int) -> Verdict:
+def _chip_on_npu(target: CompiledTarget, was: CompiledOrigin, host: HostTraits, ours: int) -> Verdict:
     its = target.known_arch or ours
     fix = f"{RECOMPILE_FIX}" + (f" with soc_model={host.soc_model}" if host.soc_model else " for this chip") + "."
     if its > ours or (its < _NEW_ARCH) != (ours < _NEW_ARCH):
@@ -579,7 +581,7 @@ def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int)
     return Verdict(OK)
 
 
-def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
+def _chip_on_simulator(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if was.multi:
         return cannot_run(
             f"{was.words}, as one binary for several chips; this host computes on the QNN simulator",
@@ -599,13 +601,13 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
     )
 
 
-def _user_driver(was: Made, host: HostTraits) -> Verdict | None:
+def _user_driver(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if not was.user_driver or host.simulator:
         return None
     return Verdict(
         RECOMPILE,
         "it was compiled on the system's Hexagon runtime driver (HNRD), not with the libraries of onnxruntime-qnn",
-        "A host that uses its own libraries refuses such a binary.",
+        "A host that uses its own libraries refuses a binary of that driver.",
         f"{RECOMPILE_FIX} on this host.",
     )
 
@@ -618,7 +620,7 @@ def _shared(blobs: tuple[Blob, ...], host: HostTraits) -> Verdict | None:
     if host.simulator:
         return cannot_run(
             f"its {label} is shared with other models (common weights), and this host is the QNN simulator",
-            "The simulator ends the process when it loads such a binary.",
+            "The simulator ends the process when it loads a binary with shared weights.",
             f"{RECOMPILE_FIX} without shared weights, or run the model on an NPU.",
         )
     return Verdict(OK, notes=(f"Its {label} is shared with other models: copy and delete them together.",))
@@ -631,7 +633,7 @@ def _genie(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdict | None
     if host.simulator:
         return cannot_run(
             f"its compiled part is the DLC {dlc}, which Genie runs, and this host is the QNN simulator",
-            "onnxruntime-qnn hands such a part (ep_context_type dlc) to Genie, Qualcomm's runtime for language "
+            "onnxruntime-qnn hands a DLC (ep_context_type dlc) to Genie, Qualcomm's runtime for language "
             "models, which needs an NPU.",
             "Copy the folder to a Windows-on-Arm PC, and generate text with qnnbridge.genai or onnxruntime-genai.",
         )

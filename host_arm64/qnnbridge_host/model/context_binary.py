@@ -148,7 +148,7 @@ def is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # near the end a character may be truncated
+        if error.start < len(head) - 3:  # the last character may be cut off
             return False
         text = head[: error.start].decode("utf-8")
     return all(character.isprintable() or character in "\t\r\n\f" for character in text)

@@ -530,7 +530,7 @@ def kv_cache(folder: GenaiFolder) -> KvCache | None:
 
 def _inputs(folder: GenaiFolder) -> Iterator[NodeInfo]:
     for stage in folder.stages:
-        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # a missing file was given as bytes
+        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # skip files that were given as bytes
             for one in scan_model(stage.path, count_nodes=False).inputs:
                 if _NAME.search(one.name) and one.shape is not None and len(one.shape) > 2:
                     yield one

@@ -390,7 +390,7 @@ _INT64: Final = 7
 _MOST_CURED: Final = 4
 _PASSED_BY_TRANSPOSES: Final = frozenset({"Identity", "Squeeze", "Unsqueeze"})
 _INT64_MAKERS: Final = _PASSED_BY_TRANSPOSES | {"ArgMax", "ArgMin", "Cast", "Transpose"}
-# Results of lower rank keep their layout after a Conv, even if ONNX Runtime requests another.
+# Minimum rank: a result of lower rank keeps its layout after a Conv, even if ONNX Runtime requests another layout.
 _FEWEST_MOVED: Final = 3
 
 

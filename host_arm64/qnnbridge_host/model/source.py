@@ -115,8 +115,7 @@ _FEW_BYTES: Final = 256 * 1024
 
 # This is a copy of `manifest.SUFFIX`, because that module is imported only for compiled models.
 MANIFEST_SUFFIX: Final = ".qnnbridge.json"
-# Value in place of the hash of a missing file. A missing file is no error here, because initializers given as
-# values may replace it.
+# Stored instead of the hash of a missing file, which is not an error: initializers given as values may replace it.
 MISSING = "missing"
 
 
@@ -345,7 +344,7 @@ def open_again(
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
-    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With `MISSING` in place of
+    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With `MISSING` instead of
     # its new hash, an otherwise unchanged model has the old fingerprint.
     needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:

@@ -589,7 +589,7 @@ def _divided(left: Any, right: Any) -> Any:
 _VALUE_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, Sizes], Sequence[Any]]]] = {
     "Shape": _shape_values,
     "Size": lambda given, attributes, shape: (math.prod(_shape_values(given, {}, shape)),),
-    # The order of the values in memory does not change.
+    # These operators do not change the order of the values in memory.
     **dict.fromkeys(("Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"), lambda given, *_: _known(given)),
     "Cast": _cast,
     "Gather": _gathered,

@@ -130,7 +130,7 @@ def filled(tensor: SweepTensor, seed: int) -> Array:
         values = np.arange(np.prod(tensor.shape, dtype=int)).reshape(tensor.shape)
     elif kind == "permutation":
         values = rng.permutation(int(np.prod(tensor.shape))).reshape(tensor.shape)
-    elif kind == "fan":  # scale the weights so that the values keep their magnitude
+    elif kind == "fan":  # weights, scaled so that products keep the magnitude of the inputs
         values = rng.normal(0, 1, tensor.shape) / np.sqrt(max(1, math.prod(tensor.shape[1:])))
     else:
         raise ValueError(f"values {tensor.values!r}")

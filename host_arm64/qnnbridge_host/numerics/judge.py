@@ -245,7 +245,7 @@ def as_array(value: Any) -> Array | None:
     array = np.asarray(value)
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1)
-    if array.dtype.kind == "V":  # bfloat16 and similar types of ml_dtypes
+    if array.dtype.kind == "V":  # bfloat16 and similar types that ml_dtypes adds to numpy
         return array.astype(np.float64)
     return array if array.dtype.kind in "biufUSO" else None
 
@@ -386,7 +386,7 @@ def _table(
         if group.kind == "class":
             wrong = _class_reason(mine, theirs, group)
             if wrong:
-                # A wrong class has no meaningful SNR.
+                # A wrong class decides alone, because an SNR of class numbers has no meaning.
                 return _Table(ratio, str(group), wrong, "", None, "")
             continue
         if max(group.largest, float(np.abs(theirs).max())) < SILENT * limits.noise:
@@ -479,7 +479,9 @@ def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
 
 
 def _decisions(expected: Array, found: Array, noise: float) -> float | None:
-    """Return the smaller share of decisions that agree: classes, and sides of 0.5. noise: see `classes`."""
+    """Return the smaller of two shares: classes that agree, and values on the same side of 0.5. noise: see
+    `classes`.
+    """
     shares = (tasks.classes(expected, found, noise), tasks.sides(expected, found))
     return min((share for share in shares if share is not None), default=None)
 

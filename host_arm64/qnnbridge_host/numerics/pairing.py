@@ -178,7 +178,7 @@ def _rows(values: Array, lead: int) -> Array:
 def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
     """Return the table and column whose values fall and never rise from row to row."""
     for number, table in enumerate(tables):
-        # A constant column never rises either, but defines no order.
+        # Exclude a constant column, which never rises, but defines no order.
         falls = (np.diff(table, axis=1) <= 0).all(axis=(0, 1)) & (table[:, 0] > table[:, -1]).any(axis=0)
         columns = np.flatnonzero(falls)
         if len(columns):

@@ -250,7 +250,7 @@ def _sample(
 def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Return quantised values of the same type and shape; their range exceeds 8 bits if the type is wider."""
     if value.dtype.kind not in "iu" or value.dtype.itemsize == 1:
-        return value  # covers the whole range already
+        return value  # values of 8 bits cover the range of their type already
     low = 0 if value.dtype.kind == "u" else -_MOST_STEPS
     return rng.integers(low, _MOST_STEPS, size=value.shape, endpoint=True).astype(value.dtype)
 

@@ -37,7 +37,7 @@ def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
     if not stated or tuple(stated) != _DEFAULT_ACTIVATIONS[node.op_type] * directions:
         return None
     for name in ("activations", "activation_alpha", "activation_beta"):
-        drop_attribute(node, name)  # sigmoid and tanh do not have parameters
+        drop_attribute(node, name)  # sigmoid and tanh do not use the parameters in these attributes
     return [node]
 
 

@@ -94,7 +94,7 @@ def part_gates(editor: Editor, node: Any) -> list[Any] | None:
     """
     source = node.input[0]
     bias = editor.maker_of(source, "Add")
-    if bias is not None:  # the Add of a MatMul's bias
+    if bias is not None:  # the linear operator may be a MatMul and an Add of its bias
         sides = [name for name in bias.input if editor.tensor(name) is None]
         source = sides[0] if len(sides) == 1 else ""
     is_linear = editor.maker_of(source, *_MERGED_WITH) is not None

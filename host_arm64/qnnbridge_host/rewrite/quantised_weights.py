@@ -1,8 +1,8 @@
 """Store constant quantised weights and biases in number types and with scales that QNN supports.
 
 A weight is (stored value - zero point) * scale. Adding the same number to the stored value and to the zero point
-does not change it. A bias with another scale is rounded to a multiple of the new scale, which is far below a step
-of the result.
+does not change it. If a bias gets a new scale, its values are rounded to multiples of this scale, which is far
+below a step of the result.
 """
 
 from __future__ import annotations

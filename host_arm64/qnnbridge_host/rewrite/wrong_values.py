@@ -54,7 +54,7 @@ def _powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[An
     if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
         return None
     if value is not None and value.ndim and (rank is None or value.ndim > rank):
-        return None  # the result would have more dimensions
+        return None  # the result would have more dimensions than the base
     made: list[Any] = []
 
     def product(left: str, right: str) -> str:
@@ -117,7 +117,7 @@ def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("CumSum", ("cum-sum-bytes",), "CumSum")
 def sum_along_last(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Transpose the axis of a CumSum to the end: along another axis QNN's sums of 8 bits are wrong."""
+    """Transpose the axis of a CumSum to the end: along most other axes QNN's sums of 8 bits are wrong."""
     rank, axis = editor.rank(node.input[0]), editor.constant(node.input[1], 1)
     if rank is None or axis is None:
         return None
@@ -262,7 +262,7 @@ def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any
     chain = NodeChain(editor, node)
     zero, all_, least = (editor.add_constant(np.array(number, kind), "class") for number in (0, many, -many))
     moved = chain("Where", chain("Less", chain.x, zero), chain("Add", chain.x, all_), chain.x)
-    # An index before the first class selects no class. Replace it by the depth, which does not select one either.
+    # An index before the first class selects no class. Replace it by the depth, which selects no class.
     node.input[0] = chain("Where", chain("Less", chain.x, least), all_, moved)
     return [*chain.made, node]
 
