@@ -2,7 +2,7 @@
 
 Numbers, part names and architectures come from onnxruntime-qnn 2.7 (`soc_model`). Qualcomm's compiler 2.51 recorded
 the VTCM sizes in context binaries compiled for each chip. The product names are Qualcomm's. Constant tables and
-pure functions; any thread.
+pure functions, which are thread-safe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Collect a `ModelScan` with its EPContext nodes while a model's protobuf is read. Immutable results."""
+"""Collect a `ModelScan` with its EPContext nodes while a model's protobuf is read. The results are immutable."""
 
 from __future__ import annotations
 

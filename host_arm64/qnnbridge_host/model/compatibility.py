@@ -9,7 +9,7 @@ colons:
     v2:6:2.51.0:5.51.0:0:60:0:0     backend, SDK, backend API, architectures, chips, VTCM, runtime driver
 
 In the second format, architectures, chips and VTCM are lists of equal length, separated by commas; 0 means that the
-options did not set the value. Immutable data and pure functions.
+options did not set the value. All data is immutable, and all functions are pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Check before native code reads a compiled model that it is complete and safe and can run here.
 
 For a model that is not compiled the check costs nothing, because the model was scanned when it was opened. Modules
-that only compiled models need are imported late, so that they do not delay the first session of other models. Any
-thread.
+that only compiled models need are imported late, so that they do not delay the first session of other models. All
+functions are thread-safe.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ It may call these functions with the index of an input:
 
 `merged_gelu()` and similar functions return what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
 expression after a check that it contains only arithmetic, comparisons, calls of these functions and comprehensions,
-so that the table cannot run code. Pure functions; any thread.
+so that the table cannot run code. All functions are pure and thread-safe.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The format is Qualcomm's and not published. The fields read here are the same in all binaries of SDK 2.51 (13 chips,
 one and several graphs, embedded and not): the total size, the name of each graph, the SDK build, and the chip and
 its architecture, which the compiler writes into a list of notes. A file with any other header has the type
-"unknown", and no conclusions are drawn from it. Pure functions of the bytes; any thread.
+"unknown", and no conclusions are drawn from it. All functions are pure and thread-safe.
 """
 
 from __future__ import annotations

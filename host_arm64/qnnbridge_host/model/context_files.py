@@ -2,7 +2,7 @@
 of its folder.
 
 QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
-and computes wrong results. The functions only read files; any thread.
+and computes wrong results. The functions only read files, and are thread-safe.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Find 64-bit inputs and outputs of a model. QNN fails on them; `qnnbridge_host.rewrite.doubles` converts them.
 
-The file is read without onnx, because every session needs the result. Pure functions; any thread.
+The file is read without onnx, because every session needs the result. The functions have no side effects and are
+thread-safe.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Find operators that QNN refuses according to the operator tables, without `onnx` and without QNN. Pure functions.
+"""Find operators that QNN refuses according to the operator tables, without `onnx` and without QNN.
 
 The tables alone are no reason to refuse a model: ONNX Runtime computes some nodes beforehand and QNN merges others,
 which the file does not show. But if they refuse an operator, QNN's placement is checked before the compilation,
-which may take minutes (`qnnbridge_host.create.beforehand`).
+which may take minutes (`qnnbridge_host.create.beforehand`). The functions have no side effects.
 """
 
 from __future__ import annotations

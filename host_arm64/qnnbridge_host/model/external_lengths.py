@@ -5,7 +5,7 @@ Runtime computes the length; QNN treats a missing length as 0, and fails or comp
 for QNN gets the missing entries. Neither ONNX Runtime nor QNN reads the other optional entries (`checksum`,
 `basepath`).
 
-Only the messages that lead to a tensor are decoded. Pure functions; any thread.
+Only the messages that lead to a tensor are decoded. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A *pipeline* is a model of several files (stages) that the config lists: embeddings, the stage that reads a prompt
 in windows of a fixed size, the stage that reads a single token, the head. genai handles the windows wrongly; see
-docs/genai.md. No native code is loaded here. Pure functions; any thread.
+docs/genai.md. No native code is loaded here. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if all values in its
 condition are known: a shape that depends on the input never causes a warning. The module `conditions` evaluates
-conditions. Pure functions; any thread.
+conditions. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ one operator at a time.
 
 The tables describe float and integer tensors that are not quantised; `qnnbridge_models.analyze.predict` contains
 the tables of quantised operators. docs/dev/verification.md reports how often the rules are right. The functions at
-the end are pure; any thread.
+the end are pure and thread-safe.
 """
 
 from __future__ import annotations

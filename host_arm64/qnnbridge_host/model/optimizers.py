@@ -2,7 +2,7 @@
 
 ONNX Runtime rewrites a graph before any provider computes it. QNN's nodes get the graph of level 1 ("basic"); nodes
 on the CPU also get levels 2 and 3. `InferenceSession(disabled_optimizers=...)` disables single optimizers. ONNX
-Runtime ignores unknown optimizers, so one table serves all releases. Pure functions.
+Runtime ignores unknown optimizers, so one table serves all releases. All functions are pure.
 """
 
 from __future__ import annotations

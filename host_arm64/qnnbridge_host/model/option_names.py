@@ -1,7 +1,8 @@
 """Table of provider options: the first release of onnxruntime-qnn that supports each option, by system.
 
 The data is `option_names.json` next to this file; ``python -m scripts.makers.option_names`` creates it from the
-wheels. The provider library of a release contains each supported option as a string. Immutable; any thread.
+wheels. The provider library of a release contains each supported option as a string. All data is immutable, and all
+functions are thread-safe.
 """
 
 from __future__ import annotations

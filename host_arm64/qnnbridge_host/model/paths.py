@@ -7,7 +7,7 @@ path in the system's code page; a path with other characters ends the process (0
 case the folder's short name is used instead.
 
 The module also explains why a folder cannot be written to, from the state of the disk and from ONNX Runtime's error
-message. Any thread.
+message. All functions are thread-safe.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ raises an error: skipping it would silently make the session slower.
 
 ONNX Runtime's own reader (1.32 and later) reads a model package; it resolves the paths and refuses unknown fields.
 A folder written by `prepare --package` is a prepared folder and a model package: its `manifest.json` is the
-manifest of a package and contains the document of `prepare` in its metadata. Pure functions; any thread.
+manifest of a package and contains the document of `prepare` in its metadata. The functions have no side effects and
+are thread-safe.
 """
 
 from __future__ import annotations

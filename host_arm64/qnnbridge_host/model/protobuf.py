@@ -5,7 +5,7 @@ so a model with two gigabytes of weights costs a few reads. The file is read ins
 truncated in the meantime, SIGBUS kills the application, and a 32-bit application lacks the address space for a
 large file. The reader accepts what protobuf itself accepts (unknown fields, groups) and refuses what protobuf
 refuses. `MOST_FIELDS` limits its work for any file. The second part of this module defines the fields of an ONNX
-file and does not need onnx. Pure functions.
+file and does not need onnx. The functions have no side effects.
 """
 
 from __future__ import annotations

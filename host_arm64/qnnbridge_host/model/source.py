@@ -4,7 +4,8 @@ A model may store its weights or its context binary in separate files (`ModelSca
 the .onnx file, because their contents change the results. A `FileStamp` is the file system's record of a file:
 size, times, identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the
 first stamp was taken: if a file is written twice within one tick of the file system's clock, its times are the same
-after both writes. Such a stamp is not `settled` and proves nothing. Immutable; any thread.
+after both writes. Such a stamp is not `settled` and proves nothing. All data is immutable, and all functions are
+thread-safe.
 """
 
 from __future__ import annotations

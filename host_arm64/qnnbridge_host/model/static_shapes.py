@@ -1,7 +1,7 @@
 """Infer shapes from input sizes and constants without onnx, for common operators only.
 
 Sizes that a model computes from shapes are included: the second part of this module follows the values of small
-tensors. Shapes that cannot be inferred stay unknown. Pure functions; any thread.
+tensors. Shapes that cannot be inferred stay unknown. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations
@@ -228,7 +228,7 @@ def _concat(given: Inputs, attributes: Attributes) -> Shape:
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # If the axis equals the rank, all sizes are before it. A negative axis counts from the end, as in a slice.
+    # An axis equal to the rank puts all sizes into the first product. A negative axis counts from the end.
     axis = attributes.get("axis", 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 

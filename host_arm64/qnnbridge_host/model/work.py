@@ -1,4 +1,4 @@
-"""Estimate the work of nodes and of a whole model from shapes. Pure functions; any thread."""
+"""Estimate the work of nodes and of a whole model from shapes. The functions have no side effects."""
 
 from __future__ import annotations
 

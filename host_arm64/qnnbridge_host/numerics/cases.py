@@ -1,7 +1,7 @@
 """Define test cases: tiny graphs in a JSON form from which any process builds the same model and inputs.
 
 The known-wrong table stores this form to reproduce a row. Models are written as bytes without the package onnx;
-their outputs have no types, which ONNX Runtime infers. No threads, no files.
+their outputs have no types, which ONNX Runtime infers. The module uses neither threads nor files.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ number format are ignored in small columns: most scores are nearly 0, and their 
 larger scores.
 
 A detection list, with one detection in each row, also has a column of class numbers. Its columns are judged one by
-one; `detection_columns` finds them. Pure functions of arrays.
+one; `detection_columns` finds them. All functions are pure.
 """
 
 from __future__ import annotations

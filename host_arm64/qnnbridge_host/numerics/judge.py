@@ -9,7 +9,7 @@ threshold is not a fault.
 Some inputs prove nothing, and the verdict is then "unknown": if the CPU's values are NaN or infinite, if they are
 as small as the noise of the number format, or if an output is the same for all inputs. For a quantised output,
 differences of one step of its own quantisation are not an error: a value between two steps may be rounded to
-either. Pure functions of numpy arrays.
+either. All functions are pure.
 """
 
 from __future__ import annotations

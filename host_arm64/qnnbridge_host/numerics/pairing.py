@@ -4,7 +4,7 @@ A model sorts such rows by a score (TopK), the best first. If scores are closer 
 order of the rows changes, but not the result. So rows are paired by content before they are judged. Rows at the end
 whose scores are as close to the last score may be entirely different in the two results; they prove nothing and are
 excluded. If no row has a score above the noise in either result, nothing is detected: the rows are arbitrary, and
-all are excluded. Pure functions of numpy arrays.
+all are excluded. All functions are pure.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOX: Final = 4
 _TINY: Final = 1e-30
 # A value of a row may be off by this fraction of the largest value in its column.
 _OF_LARGEST: Final = 0.05
-# Factor for the difference of two scores, because each score has an error.
+# Allowed difference of two scores, as a multiple of the error of one score.
 _BOTH: Final = 2.0
 
 

@@ -3,7 +3,7 @@
 Sizes are found by trying: running the model shows whether it accepts 1, 64 or 224. Values are valid for nearly all
 models: floats in 0..1, wide integers 0 or 1 (they are usually indices, masks or lengths), integers of up to 8 bits
 over their whole range (they are usually quantised data). The second part generates inputs that resemble real ones,
-such as images and masks. Pure functions.
+such as images and masks. All functions are pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_protocol.shown import with_article
 
-# Range of the bit patterns of the numbers in 0..1. The bit patterns of positive numbers increase with the number.
+# Range of the bit patterns of numbers in 0..1. The bit patterns of positive numbers increase with the number.
 _CODES: Mapping[ElementType, tuple[int, int]] = {
     ElementType.FLOAT8E4M3FN: (0, 0x38),
     ElementType.FLOAT8E4M3FNUZ: (0, 0x40),

@@ -249,7 +249,7 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
     column = chain("Reshape", maker.input[0], _sizes(editor, [shape[0], 1]))
     if editor.element(maker.input[0]) != ElementType.INT64:
         column = chain("Cast", column, to=ElementType.INT64.value)
-    # An index below zero counts from the end. QNN ignores updates with such an index (2.7.0).
+    # Convert negative indices, which count from the end: QNN ignores updates with a negative index (2.7.0).
     zero, count = (editor.add_constant(np.array(value, np.int64), "number") for value in (0, rows))
     column = chain("Where", chain("Less", column, zero), chain("Add", column, count), column)
     return chain.made, column

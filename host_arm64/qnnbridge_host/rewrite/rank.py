@@ -406,7 +406,7 @@ def _normalization(editor: Editor, node: Any) -> list[Any] | None:
         return None
     normalised = shape[-many:]
     inputs = [editor.shape(name) for name in node.input[1:] if name]
-    # Scale and bias with fewer dimensions are broadcast, which remains correct for one normalised axis.
+    # If several axes are merged, scale and bias must have all of them. With one axis they may be broadcast.
     if any(one != normalised and many > 1 for one in inputs):
         return None
     made: list[Any] = []
@@ -440,7 +440,7 @@ _IN_SPACE = 5
 
 
 def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace MaxPool over three dimensions by MaxPool over the last two and MaxPool over the first."""
+    """Replace MaxPool over three dimensions by two MaxPools: over the last two dimensions and over the first."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or len(shape) != _IN_SPACE or any(node.output[1:]):
         return None

@@ -234,7 +234,7 @@ def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
 # --- casts that ONNX Runtime inserts ---------------------------------------------------------------------
 # ONNX Runtime inserts casts around float16 operators that its CPU provider lacks. QNN does not need these casts.
 
-# Prefix of the name of such a cast.
+# Prefix of the name of a cast that ONNX Runtime inserted.
 INSERTED_CAST: Final = "InsertedPrecisionFreeCast_"
 # TensorProto.DataType.
 _FLOAT, _FLOAT16 = 1, 10

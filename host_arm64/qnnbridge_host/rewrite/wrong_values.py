@@ -42,7 +42,7 @@ _OF_A_MATRIX = 2
 
 @for_matches("Pow", ("pow-negative-zero", "pow-high", "pow-zero"), "Pow")
 def _powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace Pow with an integer exponent by products; limit the base of a zeroth power to 1 from below."""
+    """Replace Pow with an integer exponent by products; limit the base of a zeroth power to 1 or more."""
     value = editor.constant(node.input[1], 1)
     exponent = -1.0 if value is None else float(value.reshape(-1)[0])
     if exponent == 0:
@@ -412,7 +412,7 @@ def _may_limit(editor: Editor, name: str) -> bool:
 
 
 def _limit_exponent(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Limit the exponent of base ** x = exp(x * log(base)): from below for a base above 1, else from above."""
+    """Limit the exponent of base ** x = exp(x * log(base)): to a minimum for a base above 1, else to a maximum."""
     base = editor.constant(node.input[0], 1)
     if base is None or not np.isfinite(base).all() or not _may_limit(editor, node.input[1]):
         return None
