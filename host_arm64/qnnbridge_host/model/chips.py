@@ -47,8 +47,8 @@ CHIPS: Final = (
 # The chip that the simulator simulates when a session sets no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
 
-# A chip for each architecture of the simulator. Chips 34 and 37 are not used, because for them the simulator
-# assigns all nodes to the CPU.
+# The chip to simulate for each architecture. Chips 34 and 37 are not used, because for them the simulator assigns
+# all nodes to the CPU.
 _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
 
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
@@ -97,7 +97,7 @@ def known_chips_text() -> str:
 
 
 def chip_label(number: int) -> str:
-    """Return ``SoC 60 (SC8380XP, V73)``, or the number only for an unknown chip."""
+    """Return ``SoC 60 (SC8380XP, V73)``, or only the number of an unknown chip."""
     chip = chip_of(number)
     return chip.label if chip else f"SoC {number}"
 

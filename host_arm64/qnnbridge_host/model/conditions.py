@@ -122,7 +122,7 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
     return "" if maker is None else maker.op
 
 
-# Operators that do not change the values between an input of the model and a node.
+# Operators that do not change values, so that a node behind them gets the values of the model's input.
 _ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 # int32 and int64, as numbers in `to` of a Cast.
 _WHOLE: Final = (6, 7)

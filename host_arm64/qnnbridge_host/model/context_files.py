@@ -216,7 +216,7 @@ def _unreadable(name: str, error: OSError) -> _Unusable:
 # --- the header of a binary ------------------------------------------------------------------------------
 
 
-# An unknown header passes: the format is not published, and a later QNN may write another header.
+# Accept an unknown header: the format is not published, and a later QNN may write another header.
 def _check_facts(blob: Blob) -> None:
     facts = blob.facts
     if facts.kind == "empty":

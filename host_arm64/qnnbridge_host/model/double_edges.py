@@ -35,7 +35,7 @@ _CONVERTS: Final = re.compile(f"({CONVERSION}|{CONVERSION_OF_INTEGERS})" + r"(_\
 
 
 def is_conversion(node_name: str) -> bool:
-    """Return whether a node is a conversion on the CPU that rewrites insert at the edges of a model."""
+    """Return whether a node is a conversion on the CPU that rewrites insert at a model's inputs and outputs."""
     return _CONVERTS.search(node_name) is not None
 
 

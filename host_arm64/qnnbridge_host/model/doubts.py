@@ -81,7 +81,7 @@ def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
 
 def _is_refused(node: GraphNode, graph: GraphIndex, known: Collection[str]) -> bool:
     if is_missing(node.op):
-        # QNN may merge this operator into a Gelu, which it recognises in a pattern of operators.
+        # QNN may merge an Erf into a Gelu, which it recognises as a pattern of operators.
         return node.op != "Erf" or not gelu_of(graph, node)
     if node.op in REFUSED_BY_HTP or node.op in _BY_EQUATION:
         return True

@@ -25,7 +25,7 @@ _ANY_ENTRY: Final = b"\x0a\x08location"
 # Field numbers of TensorProto.
 _DIMS, _TYPE, _ENTRIES = 1, 2, 13
 _VARINT, _BYTES, _WIDTHS = 0, 2, {1: 8, 5: 4}
-# Deeper subgraphs are not changed; ONNX Runtime refuses such a model.
+# Maximum depth of subgraphs that are changed. ONNX Runtime refuses a model with deeper subgraphs.
 _MAX_DEPTH: Final = 100
 
 
@@ -35,7 +35,7 @@ def file_with_lengths(path: str) -> bytes | None:
 
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # Fast path for a model with embedded weights: it contains no such entry, and may be too large to copy.
+            # Fast path for a model with embedded weights: it has no entry "location", and may be too large to copy.
             return None if data.find(_ANY_ENTRY) < 0 else with_lengths(data[:])
     except (OSError, ValueError):  # the file cannot be read, or is empty
         return None

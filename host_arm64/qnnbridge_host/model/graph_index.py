@@ -564,7 +564,7 @@ def _value_of(attribute: Message) -> Any:
         return [one.decode("utf-8", "replace") for one in lists[9] if isinstance(one, bytes)]
     if 2 in values:
         single = values[2]
-        # A float field has four bytes; anything shorter is cut off.
+        # A float field has four bytes; a shorter one is damaged.
         return _floats(single)[0] if isinstance(single, bytes) and len(single) == 4 else None
     if 3 in values:
         return attribute.number(3)

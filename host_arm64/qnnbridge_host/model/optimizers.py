@@ -22,10 +22,10 @@ LEVEL_BASIC: Final = 1
 LEVEL_EXTENDED: Final = 2
 LEVEL_ALL: Final = 99
 
-# The order is by cost: the search returns the first set that helps, so optimizers with the smallest benefit come
-# first. FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs
-# them. Of 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one
-# of the first three, or TransposeOptimizer if DequantizeLinear reads int32.
+# Optimizers with the smallest benefit come first, because the search returns the first set that helps.
+# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs them. Of
+# 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one of the
+# first three, or TransposeOptimizer if DequantizeLinear reads int32.
 BASIC_OPTIMIZERS: Final = (
     *("DoubleQDQPairsRemover", "DivMulFusion", "QDQPropagationTransformer", "NotWhereFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "LabelEncoderFusion"),

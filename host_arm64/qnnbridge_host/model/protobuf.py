@@ -304,7 +304,9 @@ def _past_end(start: int, length: int, size: int) -> str:
 
 @functools.cache
 def _run_of(tag: int) -> re.Pattern[bytes]:
-    """Return a pattern for consecutive fields with this tag. The cache has at most one for each of `_RUN_TAGS`."""
+    """Return a pattern for consecutive fields with this tag. The cache has at most one pattern for each of
+    `_RUN_TAGS`.
+    """
     import re  # import it here, because only large models need it
 
     # A varint has at most ten bytes. DOTALL is needed because a fixed-width value may contain a line feed.

@@ -197,7 +197,8 @@ _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
 # Thresholds that programs apply to such maps: 0.3 for text detectors, 0.5 for most others.
 _CUTS: Final = (0.3, 0.5)
-# Minimum overlap of boxes of the same object; thinner objects are ignored, as in programs that use such maps.
+# `_SAME_OBJECT`: minimum overlap of boxes of the same object. `_THINNEST`: minimum size of an object in each
+# direction, as in programs that use such maps.
 _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000

@@ -58,8 +58,8 @@ _BOX: Final = 4  # number of columns of a box
 _FAR: Final = 0.3
 # If a smaller fraction of detections agrees, the result differs, however small the errors are.
 _LEAST_DETECTIONS: Final = 0.5
-# Labels and indices follow from float values, so near ties may be decided differently: a difference in a tenth of
-# them is not a fault.
+# Labels and indices follow from float values, so a choice between nearly equal values may differ: this fraction of
+# different labels is not a fault.
 _OF_INTEGERS: Final = 0.1
 # Integers of at most this size are usually quantised values. They may be rounded up or down, so a difference of
 # `_STEP` is allowed.
@@ -251,7 +251,9 @@ def as_array(value: Any) -> Array | None:
 
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
-    """Return the output that decides the verdict: one that differs, then one that agrees, then the lowest SNR."""
+    """Return the output that decides the verdict. Differing outputs come first, then agreeing ones, then by lowest
+    SNR.
+    """
     return min(judged, key=lambda one: badness(one[1]), default=None)
 
 
@@ -500,7 +502,9 @@ def rank(one: JudgedNumbers) -> float:
 
 
 def badness(one: JudgedNumbers) -> tuple[int, float]:
-    """Return a sort key that puts the deciding output first: differs, then agrees, then the lowest SNR."""
+    """Return a sort key that puts the deciding output first: differing ones, then agreeing ones, then by lowest
+    SNR.
+    """
     return {"differs": 0, "agrees": 1}.get(one.state, 2), rank(one)
 
 

@@ -86,7 +86,7 @@ def random_value(
             f'Values of type {type_text} cannot be generated (input "{name}").',
             fix="Run this model from Python with qnnbridge.InferenceSession, which takes lists and maps.",
         )
-    # `nbytes` raises an error for a shape whose size cannot be computed; numpy must not see such a shape.
+    # Check the size before numpy allocates the tensor: `nbytes` raises an error for a size that cannot be computed.
     elements.nbytes(ElementType.UINT8 if declared.element is ElementType.STRING else declared.element, shape)
     try:
         return _tensor(declared.element, shape, rng)
@@ -255,7 +255,7 @@ def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any
     return rng.integers(low, _MOST_STEPS, size=value.shape, endpoint=True).astype(value.dtype)
 
 
-# --- inputs with content ---------------------------------------------------------------------------------
+# --- realistic inputs ------------------------------------------------------------------------------------
 # Realistic values, depending on the kind of input. Noise in 0..1 shows little: token ids of 0 and 1 use two rows of
 # an embedding, a mask of random zeros hides the masked values, and a detector finds nothing in noise. The kind of
 # an input follows from the graph (the size of the table that is indexed, the quantisation range), from the type,

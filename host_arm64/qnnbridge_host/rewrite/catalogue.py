@@ -253,7 +253,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "transposed-volume",
-        "ConvTranspose in three dimensions gets equal strides at the end, and a Slice instead of padding",
+        "ConvTranspose in three dimensions is transposed to have equal strides last, and gets a Slice for padding",
         transposed.crop_and_turn,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four of one group", transposed.split_groups),

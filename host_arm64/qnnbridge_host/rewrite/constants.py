@@ -207,7 +207,7 @@ _NEVER = frozenset(
 _GROWING = frozenset(
     {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
 )
-# Repeat, because each round makes more shapes known; real models need two or three rounds.
+# Maximum number of rounds. Each round makes more shapes known; real models need two or three.
 _ROUNDS = 20
 
 
@@ -312,7 +312,7 @@ def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
         return False
     for name in node.output:
         shape = editor.shape(name) if name else ()
-        # numpy's product of a hostile shape would overflow.
+        # Do not use numpy, whose product of a malicious shape would overflow.
         if shape is not None and math.prod(shape) > OUTPUT_LIMIT:
             return False
     return node.op_type not in _GROWING or all(not name or editor.shape(name) is not None for name in node.output)
@@ -341,7 +341,7 @@ class _Evaluation:
         try:
             results = _evaluate(self._editor, nodes, self._known)
         except OrtError:
-            # ONNX Runtime will report the error when it loads the model.
+            # Ignore the error: ONNX Runtime reports it again when it loads the model.
             self._refused += 1
             results = None
         if results is None and len(nodes) > 1:

@@ -227,7 +227,7 @@ def scatter_extremes(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) -> tuple[list[Any], str] | None:
-    """Return nodes that compute one index for each row, [count, 1], and the name of their result.
+    """Return nodes that compute one index for each row, in the shape [count, 1], and the name of their result.
 
     Return ``None`` if the indices of a row may differ. rows: number of rows of the data.
     """
@@ -338,7 +338,7 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
     size, places = [int(length) for length in window], math.prod(map(int, window))
     padded = [int(image[at]) + pads[at] + pads[at + len(window)] for at in axes]
     steps = [(padded[at] - size[at]) // strides[at] + 1 for at in axes]
-    # ConvTranspose does not compute positions at the end that no window reaches, so fewer are cut off there.
+    # ConvTranspose does not compute positions at the end that no window reaches, so reduce the padding there.
     beyond = [padded[at] - (steps[at] - 1) * strides[at] - size[at] for at in axes]
     for at in axes:
         cut = min(beyond[at], pads[at + len(window)])
@@ -396,7 +396,8 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
         value = chain("Transpose", value, perm=[*kept, axis, last])
     value = chain("Reshape", value, _sizes(editor, [math.prod(sizes), size]))
     value = chain("MatMul", value, editor.like(node.input[0], matrix, "dft"))
-    # Put the two parts first: QNN 2.7.0 cannot finalize Reshape, MatMul and Reshape if only the last size changes.
+    # Put the axis of real and imaginary parts first: QNN 2.7.0 cannot finalize Reshape, MatMul and
+    # Reshape if only the last size changes.
     value = chain("Reshape", value, _sizes(editor, [*sizes, 2, made]))
     order = [*kept, last, axis]
     chain("Transpose", value, perm=[order.index(at) for at in range(len(shape))])
@@ -510,7 +511,7 @@ _WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
 def _without_dots(
     terms: Sequence[str], result: str, arrow: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str] | None:
-    """Return an equation's terms and result with letters in place of "..."; ``None`` if "..." represents different
+    """Return an equation's terms and result with letters instead of "..."; ``None`` if "..." represents different
     axes."""
     counts = {
         len(shape) - len(term.replace(_DOTS, ""))

@@ -197,7 +197,7 @@ class RewriteRun:
     def _checked(self, allowed: float, *, as_used: bool = False) -> ModelCheck | None:
         """Compare the current model with the original. Return ``None`` if checks are disabled.
 
-        allowed: largest relative difference. as_used: whether to use only masks as in practice, which do not mask a
+        allowed: largest relative difference. as_used: whether to use only realistic masks, which do not mask a
             complete row.
         """
         if self._seed is None:

@@ -17,7 +17,7 @@ from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
 from qnnbridge_host.rewrite.rewriting import NodeChain, dtype_of, for_matches, reshaped, set_attribute, unchanged
 from qnnbridge_protocol.elements import ElementType
 
-# Number of dimensions of a list of coordinates.
+# Number of dimensions of indices that are a list of coordinates.
 _OF_A_MATRIX = 2
 
 
@@ -108,5 +108,5 @@ def _count_computed_indices(editor: Editor, node: Any, record: GraphNode) -> lis
 
 
 def count_indices_from_start(editor: Editor) -> list[str]:
-    """Replace negative indices, which count from the end, by the equal indices from the start."""
+    """Replace negative indices, which count from the end, by the equivalent indices from the start."""
     return [*count_constant_indices(editor), *_count_computed_indices(editor)]

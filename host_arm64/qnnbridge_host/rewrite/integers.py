@@ -76,8 +76,8 @@ def _filled(editor: Editor, value: Any, kind: Any, sizes: list[int], axis: int, 
     return editor.add_constant(np.full(shape, value.reshape(-1)[0]).astype(kind), "border")
 
 
-# Operators that only move values. After an operator that QNN computes in 32 bits, the same values in int32 are
-# sufficient.
+# Operators that only move values. If QNN has computed the values in 32 bits, these operators can move them as
+# int32.
 _MOVING: Final = frozenset(("Tile", "Transpose"))
 _RESHAPES: Final = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 # Position of the input with indices, by operator. The indices may be int32 for any type of data.

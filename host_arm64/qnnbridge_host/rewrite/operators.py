@@ -233,7 +233,7 @@ def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
     made = []
     if attributes.get("detect_negative", 1):
         made.append(editor.make("Abs", [given], node))
-    # QNN's comparisons with infinity are wrong. QNN represents it as 131008, a quarter of which is finite.
+    # QNN's comparisons with infinity are wrong. QNN represents infinity as 131008, a quarter of which is finite.
     size = made[-1].output[0] if made else given
     made.append(editor.make("Mul", [size, editor.like(given, _QUARTER, f"{node.output[0]}/quarter")], node))
     largest = editor.like(given, _LARGEST_HALF * _QUARTER, f"{node.output[0]}/largest")

@@ -28,7 +28,8 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
-# QNN computes narrower results of some AveragePools wrong (row `average-pool-narrow` of the known-wrong table).
+# Width from which QNN computes all results right. Some narrower results are wrong (row `average-pool-narrow` of the
+# known-wrong table).
 _LEAST_WIDTH = 9
 
 
@@ -78,7 +79,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         low, high = (-before, size + after) if counted else (0, size)
         starts = np.arange(out) * step - before
         reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
-        # A window that is completely in the padding does not reach any value.
+        # Avoid a division by zero: a window that is completely in the padding reaches no value.
         factors.append(kernel / np.maximum(reached, 1))
         more.append(max(after, int(starts[-1]) + kernel - size))
     if window["kernel"] == window["strides"] == [4, 4] and all(
@@ -173,7 +174,7 @@ def _copy_edges(editor: Editor, node: Any, record: GraphNode) -> list[Any] | Non
 def _step_before_pool(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace the stride of a MaxPool along the last dimension, where the kernel has one value, by a Slice."""
     step = record.attributes["strides"][1]
-    # Start, end, axis and step.
+    # Start, end, axis and step of the Slice.
     limits = [editor.add_constant(np.array([number]), "step") for number in (0, LAST, 3, step)]
     first = editor.make("Slice", [node.input[0], *limits], node)
     node.input[0] = first.output[0]

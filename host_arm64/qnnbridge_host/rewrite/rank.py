@@ -137,7 +137,7 @@ _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def fold_dimensions(editor: Editor) -> list[str]:
-    """Fold the dimensions of operators that have more than QNN supports; return the changes as texts."""
+    """Fold the dimensions of operators that have more than QNN supports; return descriptions of the changes."""
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
@@ -257,7 +257,7 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
     if len(groups) == 1 and len(groups[0]) > 1:
         groups = [groups[0][:-1], groups[0][-1:]]
     made = _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)))
-    # Keep all attributes, because an elementwise operator has no attributes about axes.
+    # Keep all attributes, because an elementwise operator has no attributes that refer to axes.
     made[-2].attribute.extend(node.attribute)
     return made
 

@@ -18,7 +18,7 @@ from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, for_match
 
 
 def replace_output_padding(editor: Editor) -> list[str]:
-    """Replace auto_pad of ConvTranspose with output_padding by pads, and then reduce the pads."""
+    """Replace output_shape, auto_pad and output_padding of a ConvTranspose by pads, and Concat if necessary."""
     return [*_pad_to_shape(editor), *_pad_transposed(editor), *_append_output_padding(editor)]
 
 
