@@ -2,7 +2,8 @@
 facts.
 
 `FileGraph` is the index of a file; `qnnbridge_host.graph.model_index` contains the index of a `ModelProto`. All
-rules about operators use these records. Nodes inside of If, Loop and Scan belong to the node that contains them.
+rules about operators use `GraphNode` and `GraphTensor`, the records of these indexes. Nodes inside of If, Loop and
+Scan belong to the node that contains them.
 """
 
 from __future__ import annotations

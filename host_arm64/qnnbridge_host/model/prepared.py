@@ -46,9 +46,9 @@ _NEW_ARCH: Final = 73
 class CompiledVariant(NamedTuple):
     """A compiled model of the folder.
 
-    compiled: path relative to the folder; empty if compilation failed, then `problem` is the reason. soc_model:
-    number of its chip, ``None`` for the chip of the computer that compiled it. sizes: sizes of its bucket. model:
-    path of the model from which it was compiled; empty in folders that a version before 0.2 wrote.
+    compiled: path relative to the folder; empty if compilation failed for the reason `problem`. soc_model: number
+    of its chip, ``None`` for the chip of the computer that compiled it. sizes: sizes of its bucket. model: path of
+    the model from which it was compiled; empty in folders that a version before 0.2 wrote.
     """
 
     compiled: str

@@ -193,7 +193,7 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
     window = window_of(sizes, {**attributes, "auto_pad": "NOTSET"}, given[1])
     more = attributes.get("output_padding") or [0] * len(sizes)
-    # The formula of a convolution solved for its input; output_padding adds what the rounding loses.
+    # The formula of a convolution solved for its input. output_padding adds the elements that rounding down loses.
     made = [
         (size - 1) * step + (kernel - 1) * dilation + 1 - before - after + extra
         for (size, kernel, step, dilation, before, after), extra in zip(

@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# If no value of a column exceeds SCORE_LIMIT, the column contains scores. Columns differ in scale if one is larger
-# by the factor UNLIKE, as pixels next to scores are.
+# A column of values up to SCORE_LIMIT contains scores. Two columns have different scales if the values of one are
+# UNLIKE times as large, such as pixels next to scores.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
 # Maximum number of columns. A longer axis is treated as an axis of positions.

@@ -128,9 +128,10 @@ def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
-    """Yield groups of outputs with equally many rows, and the number of axes up to the rows.
+    """Yield groups of outputs with the same number of rows, each with the number of axes up to the axis of the
+    rows.
 
-    The axes are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
+    These axes are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
     """
     taken: set[int] = set()
     usable = [
