@@ -267,7 +267,8 @@ _MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile
 
 # Operators whose result is negative only if one of the inputs is.
 _KEEPS_SIGN: Final = frozenset(("Add", "Concat", "Max", "Min", "Mul"))
-# `_POSITIVE`: operators on floats whose result is never negative. `_ROUNDS`: operators that keep the sign.
+# `_POSITIVE`: operators on floats whose result is never negative. `_ROUNDS`: operators that do not
+# make a number negative.
 _POSITIVE: Final = frozenset(("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"))
 _ROUNDS: Final = frozenset(("Cast", "Ceil", "Floor", "Round"))
 

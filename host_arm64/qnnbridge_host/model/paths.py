@@ -23,7 +23,7 @@ from typing import Final
 
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 
-# Windows accepts the superscript digits 1 to 3 as digits here.
+# In the names of devices Windows also accepts the superscript digits 1 to 3.
 _DEVICES: Final = r"(?i:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9\u00b2\u00b3]|CONIN\$|CONOUT\$)"
 
 

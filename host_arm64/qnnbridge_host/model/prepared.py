@@ -1,10 +1,10 @@
 """Choose a model file from a folder with several models: a folder of `qnnbridge prepare`, or a model package of
 ONNX Runtime.
 
-A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model that was
-compiled. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect` judges
-it, and the reason. If no compiled model can run, it returns the model that was compiled, unless the session forbids
-compiling.
+A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model before
+its compilation. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect`
+judges it, and the reason. If no compiled model can run, it returns the model before its compilation, unless the
+session forbids compiling.
 
 Compiled models are judged in the order of their chips: the host's own chip first. The first model with the verdict
 `ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model among the judged ones
@@ -204,7 +204,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
     components = list(dict.fromkeys(row.component for row in rows))
     if len(components) > 1:
         raise OptionError(
-            f"The model package {os.path.basename(folder)} has several components, and a session runs one.",
+            f"The model package {os.path.basename(folder)} has several components, but a session runs only one.",
             cause=f"Its components: {', '.join(components)}.",
             fix="Choose one: qnnbridge.ort.ModelPackageContext(FOLDER).select_component(NAME, options), then its "
             "create_session().",
