@@ -37,7 +37,8 @@ else:
         return status.st_ctime_ns
 
 
-# FAT, the file system of memory cards, has the coarsest clock, with steps of two seconds.
+# A stamp is settled if the last change is at least this old. FAT, the file system of memory cards, has the coarsest
+# clock, with steps of two seconds.
 RESTED_NS: Final = 2_500_000_000
 
 
@@ -460,7 +461,7 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
 
     Hashing a model of many gigabytes from a slow disk takes minutes.
     """
-    # Restore instead of clearing: blocks may be nested.
+    # Restore the earlier check instead of clearing it, because blocks may be nested.
     before, _of_this_thread.check = _of_this_thread.check, check
     try:
         yield
@@ -491,7 +492,7 @@ def _hash(data: bytes) -> str:
 
 
 def _new_sha256(size: int) -> Any:
-    """Return a SHA-256 object that is fast for about this many bytes."""
+    """Return a SHA-256 object that is fast for about `size` bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
         for name in ("_sha2", "_sha256"):  # module names since Python 3.12, and before 3.12
             # Python can be built without these modules (--with-builtin-hashlib-hashes).
