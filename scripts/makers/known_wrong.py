@@ -51,7 +51,7 @@ def merged(before: Sequence[MeasuredFacts], more: Sequence[MeasuredFacts]) -> li
 def page_rows() -> list[str]:
     """Return the lines of the table of rows."""
     head = [
-        "| row | operator | models | QNN computes it wrong when | wrong | worst | remedy |",
+        "| row | operator | models | fault of QNN | wrong | worst | remedy |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in table():

@@ -333,5 +333,5 @@ def test_the_error_for_an_unexplained_failure_of_qnn_names_the_known_fault(
     path.write_bytes(rms_normalization("weight in front", (1, 4, 8)).SerializeToString())
     with pytest.raises(qnnbridge.errors.EPFail) as failed:
         qnnbridge.InferenceSession(path, providers=SOC, host=host, cache=False, fix=False)
-    assert "QNN is known to fail with one operator of it: Mul" in (failed.value.cause or "")
+    assert "QNN is known to fail with one operator of the model: Mul" in (failed.value.cause or "")
     assert f"qnnbridge fix {path} -o {fixed_file(path)} --only operand-order" in (failed.value.fix or "")

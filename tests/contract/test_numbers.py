@@ -89,7 +89,7 @@ def test_wrong_numbers_warn_after_the_call_and_only_once_per_model(host: qnnbrid
     assert report.snr_db is not None
     assert report.snr_db < 20
     assert report.max_abs > 0.5
-    assert "QNN is known to compute one operator of it wrong: Pad" in report.cause
+    assert "QNN is known to compute one operator of the model wrong: Pad" in report.cause
     with pytest.warns(qnnbridge.NumbersWarning):
         second_session()
 

@@ -192,7 +192,7 @@ def test_scalars_and_empty_tensors_can_be_made_up(shape: tuple[int, ...]) -> Non
 
 @pytest.mark.parametrize("type_text", ["seq(tensor(float))", "map(int64,tensor(float))", "optional(tensor(float))"])
 def test_an_input_that_is_not_a_tensor_is_refused_with_an_alternative(type_text: str) -> None:
-    with pytest.raises(OptionError, match="cannot be made up") as caught:
+    with pytest.raises(OptionError, match="cannot be generated") as caught:
         made(type_text)
     assert "InferenceSession" in str(caught.value.fix)
 

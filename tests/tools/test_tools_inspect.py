@@ -221,7 +221,7 @@ def test_a_manifest_is_shown_and_checked(this_host: None, tmp_path: Path) -> Non
     data = bytearray((tmp_path / "a_qnn.bin").read_bytes())
     data[50000] ^= 1
     (tmp_path / "a_qnn.bin").write_bytes(data)
-    assert "is not as it was compiled" in told(path)["verdict"]["reason"]
+    assert "differs from the manifest" in told(path)["verdict"]["reason"]
 
 
 def test_an_unknown_chip_is_bad_input(tmp_path: Path) -> None:

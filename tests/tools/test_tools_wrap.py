@@ -109,7 +109,7 @@ def test_a_context_binary_in_the_folder_is_kept_and_damage_is_detected(
     data = bytearray(binary.read_bytes())
     data[-600] ^= 1
     binary.write_bytes(data)
-    with pytest.raises(ContextUnusable, match="not as it was compiled"):
+    with pytest.raises(ContextUnusable, match="differs from the manifest"):
         session(host, target)
 
 

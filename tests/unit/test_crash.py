@@ -370,7 +370,7 @@ def test_the_error_names_phase_model_code_cause_fix_and_report_in_few_lines() ->
     assert "crash report: ~/crashes/x.txt" in lines[3]
 
 
-KNOWN = "pnet.onnx: QNN is known to compute one operator of it wrong: AveragePool pool (x). Fix: run: qnnbridge fix pnet.onnx -o pnet_fixed.onnx."
+KNOWN = "pnet.onnx: QNN is known to compute one operator of the model wrong: AveragePool pool (x). Fix: run: qnnbridge fix pnet.onnx -o pnet_fixed.onnx."
 
 
 @pytest.mark.parametrize("log", [None, "damaged_bin_at_run"])

@@ -276,7 +276,7 @@ def test_a_changed_byte_is_detected(at: int, recorded: Path) -> None:
     change(binary, at, bytes([binary.read_bytes()[at] ^ 0xFF]))
     verdict = judge(recorded)
     assert verdict.level == "cannot run here"
-    assert "a_qnn.bin is not as it was compiled" in verdict.reason
+    assert "a_qnn.bin differs from the manifest" in verdict.reason
     assert "recompile" in (verdict.fix or "")
 
 
@@ -287,7 +287,7 @@ def test_a_zeroed_page_is_detected(recorded: Path) -> None:
 
 def test_a_changed_model_file_is_detected(recorded: Path) -> None:
     models.edit(recorded, ep_sdk_version="v2.50.0.1")
-    assert "good.onnx is not as it was compiled" in judge(recorded).reason
+    assert "good.onnx differs from the manifest" in judge(recorded).reason
 
 
 @pytest.mark.parametrize("name", ["a_qnn.bin", "good.onnx"])

@@ -188,8 +188,8 @@ def test_the_context_binary_overrides_the_metadata(tmp_path: Path) -> None:
     verdict = judge(path, npu(60))
     assert verdict.level == OK
     assert set(verdict.notes) == {
-        "The model's metadata contain QNN 2.60, but the context binary contains 2.51.",
-        "The model's nodes contain QNN 9.9, but the context binary contains 2.51.",
+        "The model's metadata record QNN 2.60, but the context binary records 2.51.",
+        "The model's nodes record QNN 9.9, but the context binary records 2.51.",
     }
 
 

@@ -118,7 +118,7 @@ def test_only_computed_values_that_others_need_become_constants(tmp_path: Path) 
 
 def test_branches_whose_nodes_have_the_same_names_can_all_be_inlined(tmp_path: Path) -> None:
     model = large_models.many_branches(3)
-    assert removals.inline_known_branches(Editor(model, tmp_path)) == ["3 branches decided"]
+    assert removals.inline_known_branches(Editor(model, tmp_path)) == ["3 If nodes replaced"]
     names = [node.name for node in model.graph.node]
     assert [node.op_type for node in model.graph.node] == ["Relu"] * 4
     assert len(set(names)) == len(names)

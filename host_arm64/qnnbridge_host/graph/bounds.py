@@ -1,5 +1,5 @@
-"""Limits for models that are small files but would need huge resources: inlined function bodies, and computed
-sizes.
+"""Limits for small model files that would need huge resources: through the bodies of functions, or through large
+tensors.
 
 A model of a kilobyte can contain functions that call each other twice, forty deep, or constants of terabytes. All
 checks here take time in proportion to the file.
@@ -21,25 +21,24 @@ _SIGNED = frozenset((ElementType.INT8, ElementType.INT16, ElementType.INT32, Ele
 
 # Maximum number of nodes of a model after its functions are inlined. The largest real models have 50,000.
 MAX_NODES: Final = 1_000_000
-# From MANY_NODES on commands announce that their work takes seconds. From LARGE_NODES on they refuse the model
-# without --large.
+# Commands announce that their work takes seconds if a model has at least MANY_NODES nodes. They refuse a model with
+# more than LARGE_NODES nodes, unless --large is given.
 MANY_NODES: Final = 20_000
 LARGE_NODES: Final = 60_000
-# Maximum number of elements of a tensor of sizes or positions that shape inference computes.
+# Maximum number of elements of a tensor that onnx's data propagation may compute while it infers shapes.
 MAX_SIZES: Final = 1 << 16
-# Do not check smaller tensors: a damaged one costs little, and the code that reads it reports the fault.
+# Compare the exact number of bytes only for tensors up to this size, because counting copies the data.
 SMALL_MESSAGE: Final = 1 << 16
 
 
 def refuse_large(count: int, label: str, command: str, time: str) -> None:
-    """Raise `OptionError` for more than `LARGE_NODES` nodes. time: duration of the command for such a model, as a
-    string."""
+    """Raise `OptionError` for more than `LARGE_NODES` nodes. time: estimated duration for the message."""
     if count > LARGE_NODES:
         raise OptionError(
             f"{label} has {count:,} nodes, and {command} takes {time} for models of more than {LARGE_NODES:,} "
             "nodes.",
             cause="Real models have fewer; this many result from a loop that the exporter unrolled.",
-            fix="Export the model with the loop as Loop or outside of it, or continue anyway: --large.",
+            fix="Export the loop as the operator Loop, or without its repetitions, or continue anyway: --large.",
         )
 
 
@@ -105,7 +104,7 @@ def bytes_of(tensor: Any, name: str = "") -> int:
         raise InvalidGraph(
             f"The tensor {tensor.name or name} of the model has an unknown element type.",
             cause=f"Its type has the number {tensor.data_type}.",
-            fix="The file is damaged, or of a newer release of ONNX: export the model again.",
+            fix="The file is damaged, or was written for a newer release of ONNX: export the model again.",
         )
     if any(size < 0 for size in tensor.dims):
         raise InvalidGraph(
@@ -140,7 +139,7 @@ def check_nodes(model: Any) -> None:
             if attribute.ref_attr_name:
                 raise InvalidGraph(
                     f"The attribute {attribute.name} of the node {node.name or node.op_type} has no value.",
-                    cause=f"It refers to {attribute.ref_attr_name} of a function; the node is not in a function.",
+                    cause=f"It refers to {attribute.ref_attr_name} of a function, but is not in a function.",
                     fix="Export the model again.",
                 )
 
@@ -164,7 +163,7 @@ def _count(
         if called in inside:
             raise InvalidGraph(
                 f"The function {node.op_type} of the model calls itself.",
-                cause="ONNX has no recursion, because such a body would never end.",
+                cause="ONNX does not allow recursion, because the inlined body would have no end.",
                 fix="Export the model again; a Loop can repeat a body.",
             )
         # Count each function once: forty functions that call each other twice would take 2**40 steps.
@@ -210,15 +209,15 @@ def computes_many_sizes(model: Any) -> bool:
     operators = {node.op_type for node in model.graph.node}
     if not operators & {"Concat", "Range"}:
         return False
-    # Lists of sizes have at most one dimension.
+    # Sizes are passed as scalars and vectors, so larger tensors are not propagated.
     counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) < 2}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Range":
-            # Estimate the length from the values. Lengths of masks and positions are not needed for shapes.
+            # A Range of many elements is a mask or a list of positions, and no shape depends on its values.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
-        # An input of unknown length counts as one element.
+        # An input whose length is not known counts as one element.
         elif node.op_type == "Concat":
             count = sum(counts.get(name, 1) for name in node.input)
             if count > MAX_SIZES:

@@ -29,7 +29,7 @@ DATA_SUFFIX = ".data"
 # Protobuf refuses messages of 2 GiB; a margin is reserved for everything that is not weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# Errors of a failed write. They always concern the result, because a command writes nothing else at that time.
+# Errors that mean that the result cannot be written. A command writes nothing else while an `Output` is open.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -87,7 +87,7 @@ class Output:
     ) -> None:
         about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
         failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
-        self._remove()  # check this after `_explained`, which checks the free space
+        self._remove()  # only now, because `_explained` measures the free space before files are deleted
         if failed is not None:
             raise failed from None
 
@@ -97,7 +97,7 @@ class Output:
 
     @property
     def work(self) -> Path:
-        """Folder for intermediate files; removed at the end."""
+        """Folder for intermediate files; the context manager removes it at exit."""
         assert self._folder is not None
         return self._folder
 
@@ -106,15 +106,15 @@ class Output:
         return self.work / "out" / ("model.onnx" if self._file.written_through else self.target.name)
 
     def resized(self, model: Any, source: Path, names: Iterable[str]) -> Path:
-        """Save `model`, a changed `source` as `ModelProto` without weights, in the work folder.
+        """Save `model`, a changed version of `source` without weights, in the work folder; return its path.
 
-        Its weight files are linked into the folder, or copied if linking is impossible: some releases of ONNX
-        Runtime do not find the weights of a model given as bytes.
+        The weight files are linked into the folder, or copied if linking is impossible. The model is not passed as
+        bytes, because some releases of ONNX Runtime do not find the weights of such a model.
         """
         return changed_copy(model, source, names, self.work / "resized")
 
     def candidate(self, source: Path, names: Iterable[str], folder_name: str = "candidate") -> Path:
-        """Return a path for a changed `source` that will be saved and loaded, in a folder that contains its weight
+        """Return the path at which a caller can save a changed version of `source`, in a folder with its weight
         files."""
         folder = self.work / folder_name
         folder.mkdir()
@@ -124,7 +124,7 @@ class Output:
     def commit(self) -> tuple[Path, ...]:
         """Move the result to the target; return its files, the model first."""
         data = self.model.with_name(self.data_name)
-        # Check again, because the work may have taken minutes.
+        # Check again whether the target may be written: the work may have taken minutes.
         self._file.check()
         if not data.exists():
             self._file.take(self.model)
@@ -140,15 +140,15 @@ class Output:
         return (target, model_data)
 
     def _place(self, path: Path) -> OutputFile:
-        """Return a file of the result as `OutputFile`. Raise `OptionError` if it must not be written there."""
+        """Return the `OutputFile` for a path of the result. Raise `OptionError` if it must not be written."""
         return OutputFile(path, overwrite=self._overwrite, inputs=self._sources)
 
 
 def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
     """Link files of one folder into another folder, or copy them if linking is impossible.
 
-    Some releases of ONNX Runtime do not find the weights of a model given as bytes, so a changed copy needs its
-    weights in its folder.
+    A changed copy of a model needs its weights in its own folder: some releases of ONNX Runtime do not find the
+    weights of a model given as bytes.
     """
     for name in filter(inside_folder, names):  # ONNX Runtime refuses paths outside of the folder
         there = folder / name
@@ -158,10 +158,10 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
 
 
 def changed_copy(model: Any, source: Path, names: Iterable[str], folder: Path) -> Path:
-    """Save `model`, a changed `source` as `ModelProto` without weights, in a new folder with its weight files.
+    """Save `model`, a changed version of `source`, in a new folder with its weight files; return its path.
 
     Args:
-        model: the changed model.
+        model: the changed model, a `ModelProto` without weights.
         source: path of the original.
         names: the weight files, relative to the folder of `source`, which are linked into the new folder.
         folder: the folder to create.
@@ -221,7 +221,7 @@ def given_model(source: str | os.PathLike[str], command: str, *, count_nodes: bo
     path = existing_model(Path(source))
     scan = scan_model(path, count_nodes=count_nodes)
     refuse_scanned(scan, command)
-    # check this after the refusal, because the extra would not help with a compiled model
+    # only after the refusal, because a compiled model is refused even with the extra
     require_models_extra(command)
     return GivenModel(path, scan, tuple(weight_files(path, scan.external_files)))
 

@@ -43,7 +43,8 @@ NEWEST_QDQ_OPSET = 21
 HUGE_MASK = 1e6
 # exp(-1e4) is 0 in every float type.
 ENOUGH_FOR_MASK = 1e4
-# Operators through which a mask reaches the scores. Limits of Clip and paddings are not masks.
+# Operators through which an attention mask reaches the attention scores. A huge constant that other operators read,
+# such as a limit of Clip, is not a mask.
 MASK_ADDING_OPS = ("Add", "Sub", "Mul", "Where", "Expand")
 # Type of a tensor: its TensorProto.DataType (0: unknown), and its shape (None for an unknown rank, None in it for a
 # free axis).
@@ -51,7 +52,7 @@ TensorType = tuple[int, tuple[int | None, ...] | None]
 _SAME_SHAPE = frozenset(
     {"QuantizeLinear", "DequantizeLinear", "Gelu", "QuickGelu", "FastGelu", "BiasGelu", "SkipLayerNormalization"}
 )
-# Skip larger constants: they are not sizes or axes from which shapes could follow.
+# Constants up to this size keep their values: sizes and axes, from which shapes follow, are smaller.
 SMALL_BYTES = 1 << 12
 
 
@@ -104,14 +105,14 @@ def inlined(model: Any) -> Any:
 def load_weights(model: Any, folder: Path) -> None:
     """Load all external tensors from files of `folder` into the model.
 
-    onnx's own function refuses files with several hard links, which package caches create everywhere.
+    onnx's own function is not used, because it refuses files with several hard links, which package caches create.
     """
     for tensor in _tensors(model.graph):
         load_tensor(tensor, folder)
 
 
 def load_tensor(tensor: Any, folder: Path) -> None:
-    """Load a tensor into the model if it is external. Raise `InvalidProtobuf` and `InvalidGraph`."""
+    """Load a tensor into the model if it is external."""
     if tensor.data_location != _EXTERNAL:
         return
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -327,7 +328,8 @@ def reads(node: Any) -> list[str]:
 
 
 def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_FOR_MASK) -> int:
-    """Reduce attention masks among the initializers so that they can be quantised, in place; return their number.
+    """Replace the huge values of attention masks, so that the masks can be quantised, in place; return the number
+    of masks.
 
     An initializer is a mask if it contains only 0, 1 and huge values. A mask is added to scores with a magnitude
     below 100. If the mask contains -3.4e38, the quantisation range of the sum leaves no resolution for the scores:
@@ -368,7 +370,7 @@ def types_of(model: Any) -> dict[str, TensorType]:
     found = _declared(infer(model))
     if any(shape is None or None in shape for _, shape in found.values()) and _has_stale_sizes(model):
         # Converters to float16 write free sizes (`unk__3`) for tensors whose sizes follow from constants. onnx
-        # keeps such a declared size even if the operator determines a number, so a second inference omits the
+        # keeps a declared free size even if it could compute the number, so a second inference runs without the
         # declarations.
         bare = without_weights(model)
         known = [value for value in bare.graph.value_info if not _has_free_size(value)]
@@ -405,8 +407,7 @@ def _has_free_size(value: Any) -> bool:
 
 
 def infer(model: Any) -> Any:
-    """Return a copy with inferred shapes and without the values of weights. If onnx fails, return the model
-    itself."""
+    """Return a copy with inferred shapes and without weights; the model itself if the inference fails."""
     from onnx import shape_inference
 
     light = without_weights(model, plain=True)
@@ -498,7 +499,7 @@ def type_of_value(value: Any) -> TensorType:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return tensor.elem_type, None
-    # In protobuf only a zero may mean that the field is absent.
+    # A dimension that is not set also has dim_value 0, so check whether the field exists.
     dims = tuple(
         size if (size := dim.dim_value) > 0 or (size == 0 and dim.HasField("dim_value")) else None
         for dim in tensor.shape.dim

@@ -30,14 +30,14 @@ _TEXT = 8
 
 
 class ModelIndex(GraphIndex):
-    """Index of a model's main graph, which does not change.
+    """Index of a model's main graph. The model must not change.
 
     Args:
         model: the `ModelProto`.
         types: types of the tensors; default: inferred types.
         names: labels of the nodes, which replace the nodes' own names.
         folder: folder of the external tensors; without it their values are unknown.
-        follows: index of the same model in which all values that follow from fixed shapes are constants.
+        follows: index of a copy of the model in which values computed from fixed shapes are constants.
     """
 
     def __init__(
@@ -261,7 +261,7 @@ class Editor(ModelIndex):
     Args:
         model: the `ModelProto`.
         folder: folder of the model's external tensors.
-        right_here: rows of the known-wrong table that are not rewritten, because QNN is right on this computer.
+        right_here: rows of the known-wrong table to ignore, because QNN computes them right on this computer.
     """
 
     def __init__(self, model: Any, folder: Path, right_here: Collection[str] = ()) -> None:
@@ -297,7 +297,7 @@ class Editor(ModelIndex):
                 self._taken.update(value.name for value in [*graph.input, *graph.output, *graph.initializer])
                 for node in graph.node:
                     self._taken.update((*node.input, *node.output, node.name))
-        # Continue from the number of earlier calls, because many nodes have the same hint.
+        # Continue after the last number used for this hint, because many nodes have the same hint.
         name, number = hint, self._numbers.get(hint, 0)
         while name in self._taken:
             number += 1
@@ -307,7 +307,7 @@ class Editor(ModelIndex):
         return name
 
     def rename_result(self, node: Any, number: int, name: str) -> None:
-        """Rename the result of a node."""
+        """Rename output `number` of a node."""
         # Update only this entry, because `changed` would discard the whole index.
         self.makers[name] = self.makers.pop(node.output[number])
         node.output[number] = name
@@ -386,7 +386,9 @@ class Editor(ModelIndex):
         return [f"{count} {what_changed}"] if count else []
 
     def set_nodes(self, nodes: Sequence[Any]) -> None:
-        """Replace all nodes. References to earlier nodes then refer to copies outside of the graph."""
+        """Replace all nodes of the graph. A reference to a node from before the call does not refer to the graph
+        any more.
+        """
         kept = list(nodes)
         del self.graph.node[:]
         self.graph.node.extend(kept)

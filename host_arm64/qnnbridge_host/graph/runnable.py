@@ -22,7 +22,7 @@ MAX_TRIPS: Final = 10**9
 # Maximum window of a convolution or pooling: for each result all elements of the window are visited, even those
 # outside of the input.
 MAX_WINDOW: Final = 2**31
-# TensorProto.DataType of strings; bytes that a string takes in addition to its characters.
+# `_TEXT`: TensorProto.DataType of strings. `_LEAST_TEXT_BYTES`: memory of an empty string.
 _TEXT: Final = 8
 _LEAST_TEXT_BYTES: Final = 32
 _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
@@ -61,7 +61,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
         if overflows(node, constants.get):
             raise InvalidGraph(
                 "The model divides the smallest number of a type by -1, which overflows the type.",
-                cause=f"It is the node {node.name or node.output[0]} ({node.op_type}). It would end the process.",
+                cause=f"The node {node.name or node.output[0]} ({node.op_type}) divides and would end the process.",
                 fix="Export the model without this division.",
             )
     loops = [node for node in model.graph.node if node.op_type == "Loop" and node.domain in graphs.ONNX_DOMAINS]
@@ -80,7 +80,7 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
     if trips is None or trips <= MAX_TRIPS or body is None or len(body.input) < 2 or not body.output:
         return
     if begins and not known.get(begins):
-        return  # the body may never run
+        return  # the initial condition is false or computed, so the loop may end at once
     inner = _scalars(body)
     # The second input of a body is the condition. A body that returns it unchanged never ends the loop.
     always = {body.input[1].name}

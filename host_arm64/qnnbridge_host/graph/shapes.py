@@ -17,7 +17,7 @@ from qnnbridge_protocol.errors import OptionError
 from qnnbridge_protocol.specs import NodeInfo
 
 Shapes = Mapping[str, Sequence[int | None]]
-# The pattern includes expressions of symbols, such as `past + sequence`.
+# Also matches expressions of symbols, such as `past + sequence`.
 _SYMBOL = re.compile(r"[^\W\d][\w.\-+*/ ()]*")
 _MEANINGLESS = frozenset({"none", "unk", "unknown", "dynamic", "n/a", "dim", "any"})
 
@@ -108,7 +108,7 @@ def free_dimensions(graph: Any) -> list[FreeAxis]:
 
 
 def declared(value: Any) -> NodeInfo:
-    """Describe an input or output in the same way as a session does."""
+    """Return the `NodeInfo` of an input or output, as a session of the model would report it."""
     kind = str(value.type.WhichOneof("value"))
     if value.type.HasField("tensor_type"):
         kind = f"tensor({text_of(value.type.tensor_type.elem_type) or 'undefined'})"
@@ -163,8 +163,8 @@ def fix(model: Any, dimensions: Dimensions) -> bool:
 
 
 def forget_inferred(graph: Any) -> list[Any]:
-    """Remove declared shapes of inner tensors and outputs that may belong to other sizes. Without them readers
-    infer the shapes.
+    """Remove declared shapes of inner tensors and outputs, which may not match the sizes of the inputs any more.
+    Later readers infer the shapes.
 
     Return the outputs that had a free axis.
     """
@@ -233,7 +233,7 @@ def options_of(graph: Any, decided: Dimensions) -> str:
 
 
 def decide(graph: Any, shapes: Shapes, dims: Dimensions) -> Dimensions:
-    """Return all sizes as for `--dim`. Raise `OptionError` if they contradict the model or each other."""
+    """Combine sizes of `--shape` and `--dim`. Raise `OptionError` if they contradict the model or each other."""
     inputs = {value.name: value for value in real_inputs(graph)}
     for name, sizes in shapes.items():
         if name not in inputs:

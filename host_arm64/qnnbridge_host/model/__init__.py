@@ -1,7 +1,7 @@
 """Model files: their contents, the files next to them, and whether a compiled model (EPContext) can run here.
 
-Everything here reads files and loads neither ONNX Runtime nor QNN. `create`, the cache and the tools call this
-package. It may import the standard library and the protocol, but not the cache.
+The package reads files and loads neither ONNX Runtime nor QNN. `create`, the cache and the tools use it. It may
+import the standard library and the protocol, but not the cache.
 
 - `scan` (with `protobuf`, `collector`): one streaming pass over a model file; refusal of compiled models;
 - `source`: the model of a session with all its files, its fingerprint and stamps;

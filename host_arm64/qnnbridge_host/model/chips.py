@@ -2,7 +2,7 @@
 
 Numbers, part names and architectures come from onnxruntime-qnn 2.7 (`soc_model`). Qualcomm's compiler 2.51 recorded
 the VTCM sizes in context binaries compiled for each chip. The product names are Qualcomm's. Constant tables and
-pure functions; any thread.
+pure functions, which are thread-safe.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ CHIPS: Final = (
 # The chip that the simulator simulates when a session sets no chip.
 DEFAULT_SIMULATED_CHIP: Final = 60
 
-# A chip for each architecture of the simulator. Chips 34 and 37 are not used, because for them the simulator
-# assigns all nodes to the CPU.
+# The chip to simulate for each architecture. Chips 34 and 37 are not used, because for them the simulator assigns
+# all nodes to the CPU.
 _SIMULATED_CHIP_OF_ARCH: Final = {68: 30, 69: 36, 73: 60, 75: 57, 79: 69, 81: 88}
 
 _BY_NUMBER: Final = {chip.number: chip for chip in CHIPS}
 _BY_NAME: Final = {chip.name: chip for chip in CHIPS}
 
-# Patterns in the processor name that Windows reports. Names of newer chips match older patterns, too.
+# Patterns in the processor name that Windows reports, newest chip first: names of newer chips also match older
+# patterns.
 _PROCESSORS: Final = (
     (r"\bX2[EP]?\b|\bX2E|\bX2P", 88),
     (r"\bX1[EP]|\bSnapdragon\b.*\bX (?:Elite|Plus)\b|\bSnapdragon(?:\(R\))? X\b", 60),
@@ -81,7 +82,7 @@ def chip_named(text: str) -> Chip | None:
 
 
 def chips_of_product(text: str) -> tuple[Chip, ...]:
-    """Return the chips whose product name contains these words, or only the exact matches if there are any."""
+    """Return the chips whose product name equals `text`, or if there are none, contains it."""
     words = text.strip().lower().replace("snapdragon", "").strip()
     exact = tuple(chip for chip in CHIPS if chip.product.lower() == f"snapdragon {words}")
     # "8 Gen 1" must not match "8+ Gen 1".
@@ -96,7 +97,7 @@ def known_chips_text() -> str:
 
 
 def chip_label(number: int) -> str:
-    """Return ``SoC 60 (SC8380XP, V73)``, or the number only for an unknown chip."""
+    """Return ``SoC 60 (SC8380XP, V73)``, or only the number of an unknown chip."""
     chip = chip_of(number)
     return chip.label if chip else f"SoC {number}"
 
@@ -104,7 +105,8 @@ def chip_label(number: int) -> str:
 def simulated_chip(soc_model: str | None, htp_arch: str | None) -> int | None:
     """Return the chip number that the simulator simulates for these options; ``None`` for an unknown name."""
     if soc_model is not None and soc_model.strip() not in ("", "0"):
-        # For a list of chips QNN compiles a binary for all of them, which the simulator does not load.
+        # For a list of chips QNN compiles one binary for all of them, which the simulator does not load. So the
+        # first chip is used.
         first = soc_model.split(",")[0]
         chip = chip_named(first)
         return chip.number if chip else int(first) if first.isascii() and first.strip().isdigit() else None

@@ -1,4 +1,4 @@
-"""Collect a `ModelScan` with its EPContext nodes while a model's protobuf is read. Immutable results."""
+"""Collect a `ModelScan` with its EPContext nodes while a model's protobuf is read. The results are immutable."""
 
 from __future__ import annotations
 
@@ -170,12 +170,12 @@ def collect(file: BinaryIO, size: int, count_nodes: bool, *, until_eof: bool = F
     return collector.scan(size)
 
 
-# Nodes are checked in three ways, the cheapest first. A search for two byte strings finds the nodes that may be a
-# compiled part or refer to a file. `_glance` reads the operator of the other nodes if nodes are counted. A node
-# that neither step can decide is read as a message. If one of the byte strings occurs by chance, the node is read
-# unnecessarily, but the result is the same, because `close` decides by fields.
+# Most nodes are not parsed. A search for two byte strings finds the nodes that may be a compiled part or refer to a
+# file. If nodes are counted, `_glance` reads the operator of each other node. Only a node that these two steps do
+# not decide is parsed field by field. If one of the byte strings occurs by chance, the node is parsed
+# unnecessarily, and `close` finds that it is an ordinary node.
 class _Collector:
-    """Visitor that gets the messages of one pass through the file."""
+    """Visitor that processes the messages of one pass through the file."""
 
     def __init__(self, count_nodes: bool) -> None:
         self.looked = 0
@@ -214,7 +214,7 @@ class _Collector:
             return has_graph
         if kind is schema.TENSOR:
             if parent.kind is schema.GRAPH and parent.parent is not None and parent.parent.kind is schema.MODEL:
-                return True  # an initializer of the main graph, whose name is needed
+                return True  # read initializers of the main graph, because their names are needed
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
             # Skip inputs and outputs of other graphs, because callers of a session use only inputs and outputs of
@@ -239,14 +239,14 @@ class _Collector:
             number, wire = tag >> 3, tag & 7
             # All fields of a node are strings or messages with numbers below 16, so their tags have one byte.
             if tag & 0x80 or wire != 2 or not number:
-                return "", "", True  # unusual node: read it as a message
+                return "", "", True  # an unusual node, to be parsed field by field
             length, at = varint(window, at + 1)
             stop = at + length
             if stop > end:
                 raise Garbage("a field is longer than the node that it is part of")
             if number == schema.NODE_ATTRIBUTE:
                 if window.find(b"\x32", at, stop) >= 0 or window.find(b"\x5a", at, stop) >= 0:
-                    # tags of fields that contain graphs; the same bytes may also occur by chance
+                    # These are the tags of fields that contain graphs. The same bytes may also occur by chance.
                     return "", "", True
             elif number == schema.NODE_TYPE:
                 op_type = window[at:stop]
@@ -288,7 +288,7 @@ class _Collector:
 
     def _close_metadata(self, entry: Message) -> None:
         key, value = entry.text(schema.ENTRY_KEY), entry.values.get(schema.ENTRY_VALUE, b"")
-        # Omit a value that is too long, like `limits.fitting`, because an empty string would be a wrong value.
+        # Omit a value that is too long to be kept: an empty string in its place would be a wrong value.
         if key is not None and not isinstance(value, schema.Span):
             self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
 
@@ -301,7 +301,7 @@ class _Collector:
                 self._external[path] = max(end, self._external.get(path, 0))
         parent = tensor.parent
         if parent is not None and parent.kind is schema.SPARSE_TENSOR:
-            # The first tensor inside contains the values and has the name of the sparse tensor.
+            # The first tensor of a sparse tensor contains its values and has its name.
             parent.notes.setdefault("name", tensor.text(schema.TENSOR_NAME))
         elif parent is not None and parent.kind is schema.GRAPH:
             self._add_initializer(parent, tensor.text(schema.TENSOR_NAME))
@@ -378,7 +378,8 @@ class _Collector:
         model = self._model
         ir_version = model.number(schema.MODEL_IR_VERSION) if model is not None else None
         if model is None or ir_version is None or self._graph_name is None:
-            raise Garbage("its version or its graph is missing")  # it may be a protobuf message of another type
+            # The file may be a protobuf message of another type.
+            raise Garbage("its version or its graph is missing")
         ops = written_out(self._operators, self._bodies)
         weights_are_inputs = ir_version < _LEAST_INITIALIZERS_ARE_INPUTS_IR
         return ModelScan(
@@ -468,8 +469,8 @@ def _function_around(message: Message | None) -> Message | None:
 
 
 def _where(node: Message) -> str:
-    """Return a description of the graphs around a node, the innermost first. Protobuf writes a name before the
-    subgraphs."""
+    """Return a description of the graphs around a node, the innermost first. Names are known by then, because
+    protobuf writes the name of a message before its subgraphs."""
     words: list[str] = []
     message = node.parent
     while message is not None:

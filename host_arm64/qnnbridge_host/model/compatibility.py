@@ -9,7 +9,7 @@ colons:
     v2:6:2.51.0:5.51.0:0:60:0:0     backend, SDK, backend API, architectures, chips, VTCM, runtime driver
 
 In the second format, architectures, chips and VTCM are lists of equal length, separated by commas; 0 means that the
-options did not set the value. Immutable data and pure functions.
+options did not set the value. All data is immutable, and all functions are pure.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 from qnnbridge_host.model.chips import chip_label, chip_named, chip_of, chip_of_this_computer, simulated_chip
 from qnnbridge_host.model.collector import QNN_SOURCES, EpContextNode, ModelScan
 from qnnbridge_host.model.context_binary import BlobFacts
-from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, look
+from qnnbridge_host.model.context_files import Blob, ContextFindings, Hash, check_context_files
 from qnnbridge_host.model.manifest import CompiledManifest, read_manifest
 from qnnbridge_host.model.scan import CANNOT_RUN, OK, RECOMPILE, RECOMPILE_FIX, Verdict, cannot_run
 from qnnbridge_host.model.source import hash_file
@@ -165,7 +165,7 @@ def _target_text(target: CompiledTarget) -> str:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Made:
+class CompiledOrigin:
     """Origin and targets of a compiled model.
 
     sdk: the QNN SDK, ``None`` if unknown. targets: one or several targets. multi: whether the binary is for several
@@ -189,7 +189,7 @@ class Made:
         return f"compiled with {sdk}" + (f" for {', '.join(named)}" if named else "")
 
 
-def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Sequence[Blob]) -> Made:
+def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Sequence[Blob]) -> CompiledOrigin:
     """Return the origin of a compiled model.
 
     Args:
@@ -206,7 +206,7 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     for other, where in ((text.sdk if text else None, "metadata"), (said, "nodes")):
         if by_blob and sdk_numbers(other) and short_sdk(other) != short_sdk(by_blob):
             notes.append(
-                f"The model's {where} contain QNN {short_sdk(other)}, but the context binary contains "
+                f"The model's {where} record QNN {short_sdk(other)}, but the context binary records "
                 f"{short_sdk(by_blob)}."
             )
     multi = (
@@ -218,7 +218,7 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     declared = text.targets if text else ()
     # Only the beginning of a binary for several chips is read, so the metadata may list more targets.
     targets = declared if multi and len(declared) >= len(recorded) else recorded or declared
-    return Made(
+    return CompiledOrigin(
         sdk=sdk,
         targets=targets,
         multi=multi,
@@ -318,8 +318,7 @@ def backend_of(options: Mapping[str, str]) -> str:
 
 
 def _sdk_of(release: str | None) -> str | None:
-    """Return the QNN SDK of a release from the version table, because packages of the first generation do not
-    report it."""
+    """Return the QNN SDK of a release from the version table, because 1.x packages do not report it."""
     if release is None:
         return None
     try:
@@ -356,7 +355,7 @@ class Examination:
     verdict: Verdict
     broken: Verdict | None
     found: ContextFindings
-    made: Made
+    made: CompiledOrigin
     manifest: CompiledManifest | None = None
 
 
@@ -382,8 +381,10 @@ def examine(
     manifest, manifest_problem, notes = _manifest(model) if by_manifest else (None, None, ())
     problem = problem or manifest_problem
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
-    # Genie's parts are in a separate DLC file, which has neither the header nor the graphs of a context binary.
-    found = look(model, folder, [node for node in qnn if node.dlc_path is None], manifest, hash_of or hash_file)
+    # A part that Genie runs is in a separate DLC file, which has neither the header nor the graphs of a context
+    # binary.
+    with_binary = [node for node in qnn if node.dlc_path is None]
+    found = check_context_files(model, folder, with_binary, manifest, hash_of or hash_file)
     was_made = made(scan.metadata, qnn, found.blobs)
     broken = problem or found.problem
     verdict = broken or _judge(nodes, found.blobs, was_made, host)
@@ -463,11 +464,13 @@ def _manifest(model: str | bytes) -> tuple[CompiledManifest | None, Verdict | No
 # --- origin and target -----------------------------------------------------------------------------------
 
 
-def _judge(nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: Made, host: HostTraits) -> Verdict:
+def _judge(
+    nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: CompiledOrigin, host: HostTraits
+) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
     # Apply every rule, because the notes of each rule are kept. Among verdicts of the same level the first is
-    # shown: a missing QNN comes before its version, and the version before the chip, because the advice on the chip
+    # shown. So the rules are ordered: whether QNN is installed, its version, the chip. The advice on the chip
     # depends on the version.
     verdicts = [
         verdict
@@ -491,7 +494,7 @@ def _severity(verdict: Verdict) -> int:
     return (OK, RECOMPILE, CANNOT_RUN).index(verdict.level)
 
 
-def _no_qnn(was: Made, host: HostTraits) -> Verdict | None:
+def _no_qnn(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if host.onnxruntime_qnn is not None:
         return None
     release = release_with_sdk(was.sdk) or "onnxruntime-qnn"
@@ -502,7 +505,7 @@ def _no_qnn(was: Made, host: HostTraits) -> Verdict | None:
     )
 
 
-def _other_backend(was: Made) -> Verdict | None:
+def _other_backend(was: CompiledOrigin) -> Verdict | None:
     if was.backend == HTP_BACKEND:
         return None
     return cannot_run(
@@ -512,7 +515,7 @@ def _other_backend(was: Made) -> Verdict | None:
     )
 
 
-def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
+def _older_sdk(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     its, ours = sdk_numbers(was.sdk), sdk_numbers(host.qnn_sdk)
     if its is None or ours is None:
         return Verdict(OK, notes=("The versions of QNN could not be compared.",))
@@ -539,7 +542,7 @@ def _older_sdk(was: Made, host: HostTraits) -> Verdict | None:
     return None
 
 
-def _chip(was: Made, host: HostTraits) -> Verdict | None:
+def _chip(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if host.simulator:
         return _chip_on_simulator(was, host)
     if host.htp_arch is None:
@@ -551,7 +554,7 @@ def _chip(was: Made, host: HostTraits) -> Verdict | None:
     return min(verdicts, key=_severity)
 
 
-def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int) -> Verdict:
+def _chip_on_npu(target: CompiledTarget, was: CompiledOrigin, host: HostTraits, ours: int) -> Verdict:
     its = target.known_arch or ours
     fix = f"{RECOMPILE_FIX}" + (f" with soc_model={host.soc_model}" if host.soc_model else " for this chip") + "."
     if its > ours or (its < _NEW_ARCH) != (ours < _NEW_ARCH):
@@ -578,7 +581,7 @@ def _chip_on_npu(target: CompiledTarget, was: Made, host: HostTraits, ours: int)
     return Verdict(OK)
 
 
-def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
+def _chip_on_simulator(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if was.multi:
         return cannot_run(
             f"{was.words}, as one binary for several chips; this host computes on the QNN simulator",
@@ -598,13 +601,13 @@ def _chip_on_simulator(was: Made, host: HostTraits) -> Verdict | None:
     )
 
 
-def _user_driver(was: Made, host: HostTraits) -> Verdict | None:
+def _user_driver(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     if not was.user_driver or host.simulator:
         return None
     return Verdict(
         RECOMPILE,
         "it was compiled on the system's Hexagon runtime driver (HNRD), not with the libraries of onnxruntime-qnn",
-        "A host that uses its own libraries refuses such a binary.",
+        "A host that uses its own libraries refuses a binary of that driver.",
         f"{RECOMPILE_FIX} on this host.",
     )
 
@@ -617,7 +620,7 @@ def _shared(blobs: tuple[Blob, ...], host: HostTraits) -> Verdict | None:
     if host.simulator:
         return cannot_run(
             f"its {label} is shared with other models (common weights), and this host is the QNN simulator",
-            "The simulator ends the process when it loads such a binary.",
+            "The simulator ends the process when it loads a binary with shared weights.",
             f"{RECOMPILE_FIX} without shared weights, or run the model on an NPU.",
         )
     return Verdict(OK, notes=(f"Its {label} is shared with other models: copy and delete them together.",))
@@ -630,7 +633,7 @@ def _genie(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdict | None
     if host.simulator:
         return cannot_run(
             f"its compiled part is the DLC {dlc}, which Genie runs, and this host is the QNN simulator",
-            "onnxruntime-qnn hands such a part (ep_context_type dlc) to Genie, Qualcomm's runtime for language "
+            "onnxruntime-qnn hands a DLC (ep_context_type dlc) to Genie, Qualcomm's runtime for language "
             "models, which needs an NPU.",
             "Copy the folder to a Windows-on-Arm PC, and generate text with qnnbridge.genai or onnxruntime-genai.",
         )
@@ -642,7 +645,7 @@ def _embedded_parts(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdi
     if not bare:
         return None
     release = sdk_numbers(host.onnxruntime_qnn)
-    why = "Some older releases treat the missing binary of its second part as a file (ONNX Runtime issue 31977)."
+    why = "Some older releases search for the binary of the second part in a file (ONNX Runtime issue 31977)."
     if release is not None and release >= _EMBEDDED_PARTS_LOAD_SINCE:
         return Verdict(OK, notes=(f"It has several parts and embeds its context binary. {why}",))
     return Verdict(

@@ -1,7 +1,8 @@
 """Check before native code reads a compiled model that it is complete and safe and can run here.
 
-A model that is not compiled costs nothing extra, because it was scanned when it was opened. Modules that only
-compiled models need are imported late, so that they do not delay the first session of other models. Any thread.
+For a model that is not compiled the check costs nothing, because the model was scanned when it was opened. Modules
+that only compiled models need are imported late, so that they do not delay the first session of other models. All
+functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def before_session(
         if set(names) == {CPU}:
             error = compiled_refused(scan, "a session on the CPU")
             error.fix = (
-                f"Ask for {QNN} (the default without providers), or create the session {RUN_ON_THE_ORIGINAL}."
+                f"Request {QNN} (the default without providers), or create the session {RUN_ON_THE_ORIGINAL}."
             )
             raise error
         return ()  # the host raises the error about a missing provider
@@ -101,10 +102,10 @@ def _compare_with_manifest(source: ModelSource) -> None:
         return
     if source.known[0].sha256 != record.sha256:
         raise ContextUnusable(
-            f"The compiled model {source.label} is not as it was compiled.",
-            cause="Its contents have changed so much that its compiled parts cannot be found in it any more.",
+            f"The compiled model {source.label} differs from its manifest.",
+            cause="Its contents have changed so much that no compiled part can be found in them.",
             evidence=(f"sha256 {source.known[0].sha256}", f"in the manifest {record.sha256}"),
-            fix="Copy it again, or compile the original model again. If it is another model, delete the manifest.",
+            fix="Copy it again, or compile the original again. If it is a different model, delete the manifest.",
             details={"path": path},
         )
 
@@ -115,7 +116,7 @@ def unchecked(source: ModelSource) -> str | None:
     if source.binary is not None:
         return (
             f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be detected, and "
-            "causes wrong results or ends the host. `qnnbridge wrap` writes a model of it with a manifest."
+            "causes wrong results or ends the host. `qnnbridge wrap` writes a model around it, with a manifest."
         )
     if source.path is None or source.scan is None or not source.scan.is_compiled:
         return None
@@ -140,7 +141,7 @@ def with_context_folder(
     beside = scan is not None and any(node.cache_path for node in scan.ep_contexts)
     if source.path is not None or not beside or CONTEXT_PATH in config_entries:
         return config_entries
-    # QNN uses only the folder of this path, but would refuse a path without a file name's suffix.
+    # QNN uses only the folder of this path, but refuses a path whose file name has no suffix.
     return {**config_entries, CONTEXT_PATH: os.path.join(os.path.abspath(folder), "model.onnx")}
 
 
@@ -154,8 +155,8 @@ def _judge(
 ) -> tuple[str, ...]:
     from qnnbridge_host.model.compatibility import check_compiled
 
-    # Use the hashes from opening the model, so that gigabytes are not read twice. Normalise paths, because a
-    # manifest has forward slashes and Windows ignores case.
+    # Use the hashes that were computed when the model was opened, so that gigabytes are not read twice. Normalise
+    # paths, because a manifest has forward slashes and Windows ignores case.
     known = {os.path.normcase(os.path.normpath(file.path)): file.sha256 for file in source.known}
 
     def hash_of(path: str) -> str:
@@ -220,7 +221,8 @@ def path_for_qnn(source: ModelSource) -> str | None:
         return path
     folder, name = os.path.split(path)
     try:
-        # A short name replaces the folder only; the binary keeps its name, to which the model refers.
+        # Only the folder is replaced by its short name (8.3). The binary keeps its file name, which the model
+        # contains.
         if BY_CODE_PAGE and not all(blob.isascii() for blob in named):
             raise OSError(f"QNN cannot open a file of this name on Windows: {named[0]}")
         return os.path.join(native_path(folder), name)

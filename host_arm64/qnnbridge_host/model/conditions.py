@@ -1,16 +1,24 @@
 """Conditions of the known-wrong table: expressions over the attributes, shapes and constants of a node.
 
-Names: the node's attributes; for windows `sizes`, `kernel`, `strides`, `dilations`, `before` and `after` (the pads,
-also those of auto_pad); for poolings `made`, the sizes of the result; `users`, the operators that read the result,
-and `beside`, the inputs of each; `output`, the result's name; `node_name`, the node's own name; for reductions
-`reduced`, their axes. Functions of the index of an input: `shape(0)`, `values(1)`, `type(0)`, `maker(0)`,
-`constant(1)`, `given(2)`, `name(0)`, `quantised(0)`; `scales(0)`, the scales of a quantised input, and
-`scale_count(1)`, their number; `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input
-sets; `fed(1)`, the type of the model input whose values input 1 has, "" if they are computed; `way(1, 0)`, the
-operator that computes input 1 and the operator that computes input 0 of that operator, if they exist.
+An expression may use these names:
+
+- the attributes of the node, `node_name` and `output`, the name of its first result;
+- `users`, the operators that read the result, and `beside`, the inputs of each of these;
+- for convolutions and poolings `sizes`, `kernel`, `strides`, `dilations`, `before` and `after` (the padding, also
+  by auto_pad); for poolings `made`, the sizes of the result; for reductions `reduced`, their axes.
+
+It may call these functions with the index of an input:
+
+- `shape(0)`, `values(1)`, `type(0)`, `name(0)`; `maker(0)`, the operator that computes the input; `given(2)` and
+  `constant(1)`, whether the input is present and whether it is a constant;
+- `quantised(0)`, `scales(0)` and `scale_count(1)`, the stored type and the scales of a quantised input;
+- `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets;
+- `fed(1)`, the type of the model input whose values the input has, "" if they are computed;
+- `way(1, 0)`, the operator that computes input 1 and the operator that computes input 0 of that operator.
+
 `merged_gelu()` and similar functions return what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
 expression after a check that it contains only arithmetic, comparisons, calls of these functions and comprehensions,
-so that the table cannot run code. Pure functions; any thread.
+so that the table cannot run code. All functions are pure and thread-safe.
 """
 
 from __future__ import annotations
@@ -49,7 +57,8 @@ from qnnbridge_host.model.static_shapes import in_float32, scaled_sizes, slid_si
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
 _WEIGHTED: Final = ("Conv", "ConvTranspose")
-# Maximum output size of a Resize in one direction. No real image is larger, but a malicious model may request it.
+# Maximum size of a dimension of a Resize's result for which conditions are computed. Images are smaller, but a
+# malicious model may declare any size.
 _MOST_PLACES: Final = 2**14
 
 
@@ -84,10 +93,10 @@ class _Facts(dict[str, Any]):
             return self._window[name]
         if node.op in _POOLS and name == "made":
             return slid_sizes([_input(node, 0)], node.attributes)
-        # Use the defaults last, because exporters omit an attribute that has ONNX's default.
+        # Only now use the default of ONNX: the node does not have the attribute.
         return _DEFAULTS[node.op, name]
 
-    # Cache the values, because a condition uses most of them.
+    # Cached, because a condition usually reads several of these values.
     @functools.cached_property
     def _window(self) -> Mapping[str, list[int]]:
         return window_of_node(self._node)
@@ -113,7 +122,7 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
     return "" if maker is None else maker.op
 
 
-# Operators that do not change the values between an input of the model and a node.
+# Operators that do not change values, so that a node behind them gets the values of the model's input.
 _ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 # int32 and int64, as numbers in `to` of a Cast.
 _WHOLE: Final = (6, 7)
@@ -272,7 +281,7 @@ _ROUNDING: Final[Mapping[str, Callable[[float], int]]] = {
     "floor": math.floor,
     "ceil": math.ceil,
 }
-# Functions whose argument is the index of an input.
+# Functions of a condition whose argument is the index of an input.
 _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     # `shape` requires that all sizes are known; `values` requires a small constant.
     "shape": lambda _, node, number: sizes_of(_input(node, number)),
@@ -288,12 +297,12 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "fed": _fed,
     "least": _least,
     "most": _most,
-    # Type of the integers of a quantised input, its scales and their number.
+    # For a quantised input: the integer type, the scales, the number of scales.
     "quantised": stored_type,
     "scales": scales_of,
     "scale_count": scale_count,
-    # Functions without an index: whether a nearest Resize differs from ONNX's definition, and what QNN merges or
-    # moves.
+    # Functions without an argument: whether QNN computes a nearest Resize differently from ONNX, and what QNN does
+    # to patterns of operators (`qnnbridge_host.model.merged`).
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,
@@ -323,7 +332,7 @@ _PLAIN: Final[Mapping[str, Any]] = {
     "max": max,
     "sum": sum,
     "prod": math.prod,
-    # Evaluate all items before the comparison, because one unknown item makes the result unknown.
+    # Evaluate every item, although Python would stop early, because one unknown item makes the result unknown.
     "any": lambda found: any([*found]),
     "all": lambda found: all([*found]),
     "zip": zip,

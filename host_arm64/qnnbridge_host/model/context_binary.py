@@ -1,9 +1,9 @@
 """Read the header of a QNN context binary, and define the records of its full description. Nothing is loaded here.
 
 The format is Qualcomm's and not published. The fields read here are the same in all binaries of SDK 2.51 (13 chips,
-one and several graphs, embedded and not): the total size, the name of each graph, the SDK build, and, from the
-compiler's notes, the chip and its architecture. A file with any other header has the type "unknown", and no
-conclusions are drawn from it. Pure functions of the bytes; any thread.
+one and several graphs, embedded and not): the total size, the name of each graph, the SDK build, and the chip and
+its architecture, which the compiler writes into a list of notes. A file with any other header has the type
+"unknown", and no conclusions are drawn from it. All functions are pure and thread-safe.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Final, Literal
 
 from qnnbridge_protocol.field_types import read_document
 
-# The compiler's notes were found between offsets of 20 and 60 KB.
+# Number of bytes to read: in the measured binaries the compiler's notes begin between 20 and 60 KB.
 _HEAD_BYTES: Final = 256 * 1024
 _MAGIC: Final = bytes.fromhex("00000002000000030000000000000001")
 # Fields after the magic number: length of the description, offset of the payload, length of the payload.
@@ -148,7 +148,7 @@ def is_text(head: bytes) -> bool:
     try:
         text = head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if error.start < len(head) - 3:  # near the end a character may be truncated
+        if error.start < len(head) - 3:  # the last character may be cut off
             return False
         text = head[: error.start].decode("utf-8")
     return all(character.isprintable() or character in "\t\r\n\f" for character in text)

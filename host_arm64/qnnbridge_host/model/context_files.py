@@ -2,7 +2,7 @@
 of its folder.
 
 QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
-and computes wrong results. The functions only read files; any thread.
+and computes wrong results. The functions only read files, and are thread-safe.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Blob:
             return False
         if self.facts.shares_weights is not None:
             return self.facts.shares_weights
-        # No table of contents was found. A graph that no node of this model refers to belongs to another model.
+        # Without a table of contents, compare the graphs: a graph to which no node refers belongs to another model.
         return not set(self.facts.graphs) <= self.names
 
 
@@ -83,7 +83,7 @@ class ContextFindings:
     problem: Verdict | None = None
 
 
-def look(
+def check_context_files(
     model: str | bytes,
     folder: str,
     nodes: Sequence[EpContextNode],
@@ -216,7 +216,7 @@ def _unreadable(name: str, error: OSError) -> _Unusable:
 # --- the header of a binary ------------------------------------------------------------------------------
 
 
-# An unknown header passes: the format is not published, and a later QNN may write another header.
+# Accept an unknown header: the format is not published, and a later QNN may write another header.
 def _check_facts(blob: Blob) -> None:
     facts = blob.facts
     if facts.kind == "empty":
@@ -280,19 +280,19 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
         sha256 = hash_of(path) if size == record.size else ""
     except (FileNotFoundError, NotADirectoryError):
         raise _Unusable(
-            f"its file {record.name} is missing", "The manifest next to the model lists it.", _COPY_AGAIN
+            f"its file {record.name} is missing", "The manifest next to the model lists this file.", _COPY_AGAIN
         ) from None
     except OSError as error:
         raise _unreadable(record.name, error) from None
     if size != record.size:
         raise _Unusable(
-            f"its file {record.name} is not as it was compiled",
+            f"its file {record.name} differs from the manifest",
             f"It has {size} bytes; the manifest records {record.size}.",
             _COPY_AGAIN,
         )
     if sha256 != record.sha256:
         raise _Unusable(
-            f"its file {record.name} is not as it was compiled",
+            f"its file {record.name} differs from the manifest",
             "Its contents have changed since the compilation; a damaged context binary crashes the host, hangs it "
             "or causes wrong results.",
             _COPY_AGAIN,
@@ -305,7 +305,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
 
 # Number of bytes from which the magic numbers and text can be recognised.
 _MAGIC_BYTES: Final = 512
-# Metadata key of models to which `wrap` added float inputs and outputs, and the operators added for that.
+# Metadata key of models to which `wrap` added float inputs and outputs, and the operators that `wrap` added.
 FLOAT_IO: Final = "qnnbridge.float_io"
 _CONVERSIONS: Final = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 _COMPILED: Final = f"{DOMAIN}.{OP_TYPE}"
@@ -342,7 +342,7 @@ def look_at_binary(path: str) -> BlobFacts:
                     fix="Use it directly: a session, qnnbridge run and qnnbridge inspect accept it.",
                 )
     except (OSError, ValueError) as error:
-        # `OptionError` is a `ValueError` too.
+        # Do not convert an `OptionError`, which is a `ValueError` too.
         if isinstance(error, OptionError):
             raise
         raise NoSuchFile(

@@ -1,6 +1,7 @@
 """Find 64-bit inputs and outputs of a model. QNN fails on them; `qnnbridge_host.rewrite.doubles` converts them.
 
-The file is read without onnx, because every session needs the result. Pure functions; any thread.
+The file is read without onnx, because every session needs the result. The functions have no side effects and are
+thread-safe.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 REWRITE: Final = "double-edges"
 DOUBLE: Final = "tensor(double)"
 _INT64: Final = "tensor(int64)"
-# QNN fails on int64 of this many dimensions at the edge of its graph.
+# QNN fails if an input or output of its graph is an int64 tensor with this many dimensions.
 _WIDE: Final = 5
 _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
 # With fixed shapes, which QNN requires, the results of these operators do not depend on the values of their inputs.
@@ -34,7 +35,7 @@ _CONVERTS: Final = re.compile(f"({CONVERSION}|{CONVERSION_OF_INTEGERS})" + r"(_\
 
 
 def is_conversion(node_name: str) -> bool:
-    """Return whether a node is a conversion on the CPU that rewrites insert at the edges of a model."""
+    """Return whether a node is a conversion on the CPU that rewrites insert at a model's inputs and outputs."""
     return _CONVERTS.search(node_name) is not None
 
 

@@ -1,8 +1,8 @@
-"""Find operators that QNN refuses according to the operator tables, without `onnx` and without QNN. Pure functions.
+"""Find operators that QNN refuses according to the operator tables, without `onnx` and without QNN.
 
 The tables alone are no reason to refuse a model: ONNX Runtime computes some nodes beforehand and QNN merges others,
-which the file does not show. But they decide whether QNN's placement of nodes is checked before a compilation of
-minutes (`qnnbridge_host.create.beforehand`).
+which the file does not show. But if they refuse an operator, QNN's placement is checked before the compilation,
+which may take minutes (`qnnbridge_host.create.beforehand`). The functions have no side effects.
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ from qnnbridge_host.model.operator_tables import (
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# Operators that QNN does not compute separately, or that other rules judge together with the nodes around or inside
-# of them.
+# Operators that QNN does not compute as separate operators, or that are judged by rules for the surrounding nodes.
 _NOT_JUDGED: Final = frozenset({*PAIRS, "Constant", "Dropout", "Identity", "If"})
 # QNN supports some equations only, and no table lists them.
 _BY_EQUATION: Final = frozenset({"Einsum"})
 
 
 def refused_operators(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int]) -> frozenset[str]:
-    """Return the operators, without domains, that QNN refuses because of type, attribute or name.
+    """Return the operators, without domains, that QNN lacks, or refuses because of a type or an attribute.
 
     Args:
         source: the model's path, or its bytes. The result is empty for a file that is not a model, which is
@@ -67,8 +66,8 @@ def _refused_in(file: BinaryIO, size: int, sizes: Mapping[str, int]) -> frozense
 
 
 def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
-    """Return the nodes that the session computes, without those that ONNX Runtime computes beforehand; and all
-    constants by name."""
+    """Return the nodes that a run computes, and the names of all constants. ONNX Runtime computes the other nodes
+    once, when it creates the session."""
     known = {name for name, tensor in graph.known.items() if tensor.constant or tensor.values is not None}
     left = []
     for entry, node in zip(graph.entries, graph.nodes, strict=True):
@@ -82,7 +81,7 @@ def _computed_by_session(graph: FileGraph) -> tuple[list[GraphNode], set[str]]:
 
 def _is_refused(node: GraphNode, graph: GraphIndex, known: Collection[str]) -> bool:
     if is_missing(node.op):
-        # QNN may merge this operator into a Gelu, which it recognises in a pattern of operators.
+        # QNN may merge an Erf into a Gelu, which it recognises as a pattern of operators.
         return node.op != "Erf" or not gelu_of(graph, node)
     if node.op in REFUSED_BY_HTP or node.op in _BY_EQUATION:
         return True

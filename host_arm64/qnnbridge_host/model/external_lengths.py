@@ -5,7 +5,7 @@ Runtime computes the length; QNN treats a missing length as 0, and fails or comp
 for QNN gets the missing entries. Neither ONNX Runtime nor QNN reads the other optional entries (`checksum`,
 `basepath`).
 
-Only the messages that lead to a tensor are decoded. Pure functions; any thread.
+Only the messages that lead to a tensor are decoded. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ANY_ENTRY: Final = b"\x0a\x08location"
 # Field numbers of TensorProto.
 _DIMS, _TYPE, _ENTRIES = 1, 2, 13
 _VARINT, _BYTES, _WIDTHS = 0, 2, {1: 8, 5: 4}
-# Deeper subgraphs are not changed; ONNX Runtime refuses such a model.
+# Maximum depth of subgraphs that are changed. ONNX Runtime refuses a model with deeper subgraphs.
 _MAX_DEPTH: Final = 100
 
 
@@ -35,9 +35,9 @@ def file_with_lengths(path: str) -> bytes | None:
 
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # Fast path for a model with embedded weights: it contains no such entry, and may be too large to copy.
+            # Fast path for a model with embedded weights: it has no entry "location", and may be too large to copy.
             return None if data.find(_ANY_ENTRY) < 0 else with_lengths(data[:])
-    except (OSError, ValueError):  # the entry is absent or empty
+    except (OSError, ValueError):  # the file cannot be read, or is empty
         return None
 
 

@@ -1,8 +1,8 @@
-"""Read a model's folder as onnxruntime-genai does: genai_config.json, the stages and their files, the window.
+"""Read a model's folder as onnxruntime-genai does: genai_config.json, stages with their files, prompt window.
 
 A *pipeline* is a model of several files (stages) that the config lists: embeddings, the stage that reads a prompt
 in windows of a fixed size, the stage that reads a single token, the head. genai handles the windows wrongly; see
-docs/genai.md. No native code is loaded here. Pure functions; any thread.
+docs/genai.md. No native code is loaded here. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class GenaiStage:
 class GenaiFolder:
     """Properties of a model for generation.
 
-    search: the config's defaults of search options. bos: the token that begins a text. files: the stages' files as
-    they were hashed; empty without hashing. fingerprint: hash of the config and of the contents of `files`; empty
+    search: the config's defaults of search options. bos: the token that begins a text. files: the stages' files
+    with their hashes; empty without hashing. fingerprint: hash of the config and of the contents of `files`; empty
     without hashing. modalities: "image" and "audio", if prompts may contain them.
     """
 
@@ -169,7 +169,7 @@ def stage_files(stage: GenaiStage) -> dict[str, int]:
 def filler(folder: GenaiFolder) -> int | None:
     """Return a token with which genai can pad a window of a prompt, and which no prompt contains.
 
-    Return ``None`` if the pad token of the model's configuration is such a token.
+    Return ``None`` if the pad token in the model's configuration already has these properties.
 
     genai treats each pad token of a prompt as padding, at any position, and silently generates wrong answers.
     Many models use their end token as pad token, and every chat template writes the end token between messages.
@@ -244,7 +244,7 @@ def read_config(path: str) -> dict[str, Any]:
 
 
 def changed(config: dict[str, Any], steps: ConfigSteps) -> dict[str, Any]:
-    """Apply the steps to the config, limited to changes that affect stages and limits."""
+    """Apply the steps to the config. Ignore steps that affect neither the stages nor the limits of a model."""
     for name, *arguments in steps:
         if name == "overlay":
             try:
@@ -387,8 +387,8 @@ def _unreadable(folder: GenaiFolder, stage: GenaiStage, path: str, error: Except
 def _fingerprint(folder: str, config: Mapping[str, Any], files: Sequence[KnownFile]) -> str:
     """Return the hash of the config and of the name and contents of each file.
 
-    Dates are not included: archives give all their files one date, and the weights of two trainings have equal
-    sizes.
+    The contents are hashed instead of dates and sizes: archives often give all files one date, and the weights of
+    two trainings have equal sizes.
     """
     contents = [(os.path.relpath(file.path, os.path.abspath(folder)), file.sha256) for file in files]
     plain = json.dumps([config, contents], sort_keys=True, default=str)
@@ -410,10 +410,10 @@ def _invalid(path: str, cause: str, fix: str, *evidence: str, stage: str | None 
 
 # --- releases of onnxruntime-genai -----------------------------------------------------------------------
 # A table of the model layouts that each release runs. Each row was tried with the release itself;
-# `tests/labs/test_genai_releases.py` repeats some of them. A release without a refusal in the table is used, and
-# reports its own errors.
+# `tests/labs/test_genai_releases.py` repeats some of the trials. If the table does not contain a reason to refuse a
+# release, the release is used, and reports its own errors.
 
-# Distributions that contain the module, the plain one first.
+# Distributions that contain the module; the first one is the distribution for the CPU.
 DISTRIBUTIONS: Final = ("onnxruntime-genai", "onnxruntime-genai-directml", "onnxruntime-genai-winml")
 # Older releases lack functions that the host calls.
 OLDEST: Final = (0, 13, 0)
@@ -425,8 +425,8 @@ EVERY_LAYOUT: Final = "0.15.2"
 class LayoutSupport(NamedTuple):
     """Releases of onnxruntime-genai that run a layout.
 
-    refused: first and last tried release that does not run the layout; ``None`` if all run it. reason: the fault
-    of these releases.
+    refused: first and last of the tried releases that do not run the layout; ``None`` if all of them run it.
+    reason: the fault of the refused releases.
     """
 
     layout: Layout
@@ -465,7 +465,7 @@ def installed_version() -> str | None:
 
 
 def standing_of(version: str) -> Standing:
-    """Compare a release with the tried releases."""
+    """Return how a release relates to the tried releases: tried, newer, older, or between two of them."""
     return standing(version, TRIED)
 
 
@@ -530,7 +530,7 @@ def kv_cache(folder: GenaiFolder) -> KvCache | None:
 
 def _inputs(folder: GenaiFolder) -> Iterator[NodeInfo]:
     for stage in folder.stages:
-        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # a missing file was given as bytes
+        if stage.runs_on != "prompt" and os.path.isfile(stage.path):  # skip files that were given as bytes
             for one in scan_model(stage.path, count_nodes=False).inputs:
                 if _NAME.search(one.name) and one.shape is not None and len(one.shape) > 2:
                     yield one

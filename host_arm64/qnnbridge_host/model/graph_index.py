@@ -2,7 +2,8 @@
 facts.
 
 `FileGraph` is the index of a file; `qnnbridge_host.graph.model_index` contains the index of a `ModelProto`. All
-rules about operators use these records. Nodes inside of If, Loop and Scan belong to the node that contains them.
+rules about operators use `GraphNode` and `GraphTensor`, the records of these indexes. Nodes inside of If, Loop and
+Scan belong to the node that contains them.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ class GraphNode:
         """Name of the node in messages."""
         return self.name or (self.made[0].name if self.made else f"#{self.index}")
 
-    # Cached: the rules read the two properties dozens of times for each node.
+    # Cached: the rules read `given` and `made` dozens of times for each node.
     @functools.cached_property
     def given(self) -> tuple[GraphTensor, ...]:
         return tuple(tensor for tensor in self.inputs if tensor is not None)
@@ -237,10 +238,10 @@ class GraphIndex(abc.ABC):
 
 
 # --- the index of a file, without onnx -------------------------------------------------------------------
-# Session creation searches for known-wrong operators with this index, so it must be fast and need no package. Nodes
-# of both branches of an If and of function bodies precede the node that contains them, because QNN receives an If
-# as a whole, and ONNX Runtime inlines functions. Bodies of loops stay on the CPU. Weights are skipped without
-# reading.
+# Session creation searches for known-wrong operators with this index, so it must be fast and need no package. It
+# includes the nodes of both branches of an If, which QNN receives as a whole, and of function bodies, which ONNX
+# Runtime inlines; these nodes precede the If or the call. Bodies of loops are omitted, because they stay on the
+# CPU. Weights are skipped without reading.
 
 # Kept fields: dims, data_type, float_data, int32_data, int64_data, name, raw_data, data_location.
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
@@ -265,10 +266,10 @@ _SCHEMA: Final = {
     _ATTRIBUTE: {5: _INITIALIZER, schema.ATTRIBUTE_GRAPH: schema.GRAPH},
     _INITIALIZER: {},
 }
-# Keep values up to this number of elements: axes, sizes, pads and scales have fewer.
+# Maximum number of elements whose values are kept: axes, sizes, pads and scales have fewer.
 _MOST_VALUES: Final = 64
-# Types whose int32_data contains one number per element. For other types it contains the bits of small floats, or
-# several numbers in one element.
+# Types whose int32_data contains one number per element. Of other types it contains bit patterns, such as those of
+# half floats, or several elements in one number.
 _OF_INT32: Final = frozenset((2, 3, 4, 5, 6, 9))
 # `struct` codes by TensorProto.DataType. `struct` lacks bfloat16; values of other types stay unknown.
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
@@ -375,14 +376,15 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
     return None
 
 
-# Key in `Message.notes` for the values of an attribute; the key of the attribute itself is its name.
+# Key in `Message.notes` for the contents of a graph or function. The blank distinguishes it from a name.
 _BODY: Final = " body"
-# Limit on the nodes of branches and functions: functions that call each other twice, forty deep, have a billion.
+# Limit on the nodes of branches and functions. Without it functions that call each other twice, thirty deep, would
+# have a billion nodes.
 _MOST_WRITTEN_OUT: Final = 20_000
 
 
 class _Reader:
-    """Visitor that gets the messages of one pass through the file."""
+    """Visitor that processes the messages of one pass through the file."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.looked = 0
@@ -563,7 +565,7 @@ def _value_of(attribute: Message) -> Any:
         return [one.decode("utf-8", "replace") for one in lists[9] if isinstance(one, bytes)]
     if 2 in values:
         single = values[2]
-        # A float field has four bytes; anything shorter is cut off.
+        # A float field has four bytes; a shorter one is damaged.
         return _floats(single)[0] if isinstance(single, bytes) and len(single) == 4 else None
     if 3 in values:
         return attribute.number(3)

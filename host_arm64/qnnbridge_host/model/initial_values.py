@@ -2,7 +2,7 @@
 
 ONNX Runtime passes such values to the CPU's kernels only. QNN, and ONNX Runtime's fusions of weights (a
 BatchNormalization into a Conv), compute with the values of the file. The model is rewritten as bytes: all fields
-are copied, except the fields of the replaced tensors. Weights in separate files stay there. Pure functions.
+are copied, except the fields of the replaced tensors. Weights in separate files stay there. All functions are pure.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Fields:
             elif wire == FIXED32:
                 at += 4
             else:
-                raise Garbage("it has a group, which ONNX does not use")
+                raise Garbage("it contains a protobuf group, which ONNX does not use")
             if at > len(data):
                 raise Garbage("a field is longer than the message that contains it")
             yield number, value, data[start:at]

@@ -2,7 +2,7 @@
 
 The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if all values in its
 condition are known: a shape that depends on the input never causes a warning. The module `conditions` evaluates
-conditions. Pure functions; any thread.
+conditions. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 CODE: Final = "known-wrong"
 _DATA: Final = os.path.join(os.path.dirname(__file__), "known_wrong.json")
-# Maximum number of faults in a warning, and of operators for each, so that the warning stays one sentence.
+# Maximum number of faults in a warning, and of operators listed for each fault: the warning is one sentence.
 _SHOWN: Final = 3
 _FIRST_HALF_FLOAT_ARCH: Final = 69
 
@@ -144,7 +144,7 @@ def operators() -> frozenset[str]:
 
 @functools.cache
 def rewrites_of_failures() -> frozenset[str]:
-    """Return the rewrites that only fix faults that prevent a session."""
+    """Return the rewrites that are needed only for faults that make the creation of a session fail."""
     rewrites = {fault.rewrite for fault in table()}
     return frozenset(rewrites - {fault.rewrite for fault in table() if "no session is made" not in fault.says})
 
@@ -248,8 +248,8 @@ def fault_text(found: Sequence[KnownWrong]) -> str:
     more = f"; and {left} more" if left else ""
     count = "one operator" if len(found) == 1 else f"{len(found)} operators"
     if all(one.fault.fails for one in found):
-        return f"QNN is known to fail with {count} of it: {shown}{more}."
-    return f"QNN is known to compute {count} of it wrong: {shown}{more}."
+        return f"QNN is known to fail with {count} of the model: {shown}{more}."
+    return f"QNN is known to compute {count} of the model wrong: {shown}{more}."
 
 
 def cure_text(found: Sequence[KnownWrong], model: ModelInCommands) -> str:

@@ -1,7 +1,8 @@
 """Manifest of a compiled model: its files, its origin, the versions that compiled it, and its target.
 
-A context binary lacks a checksum: one changed byte crashes the host, hangs it or causes wrong results. The
-manifest adds one. It is written last and atomically, as `m_ctx.qnnbridge.json` next to `m_ctx.onnx`. Any thread.
+A context binary lacks a checksum: one changed byte crashes the host, hangs it or causes wrong results. The manifest
+adds one. It is written last and atomically, as `m_ctx.qnnbridge.json` next to `m_ctx.onnx`. All functions are
+thread-safe.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from qnnbridge_host.model.graph_index import GraphIndex, GraphNode, GraphTensor,
 from qnnbridge_host.model.operator_tables import refused_at_the_end
 from qnnbridge_protocol.records import NamedTuple
 
-# Largest relative difference between constants that count as equal: 48 dB, less than the error of half floats.
+# Constants count as equal up to this relative difference, which corresponds to an SNR of 48 dB.
 _CLOSE: Final = 0.004
 
 
@@ -55,7 +55,7 @@ def _products(graph: GraphIndex, erf: GraphNode) -> Iterator[_Product]:
     scaled = graph.origin(_name(erf.input(0)))
     if scaled is None or scaled.op not in ("Div", "Mul") or len(scaled.given) != 2:
         return
-    # QNN uses the first operand as the tensor, whatever the second operand is.
+    # QNN takes the first operand for the tensor x, even if it is the constant.
     root, scale = scaled.given
     many = len(graph.readers(scaled.made[0].name)) > 1
     first = _only_reader(graph, erf)
@@ -93,7 +93,7 @@ def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
     if product is None or product.op != "Mul" or len(graph.readers(given.name)) != 1:
         raise Unknown
     left, right = product.given
-    # QNN checks the second operand first. It merges no half floats.
+    # QNN checks the second operand first. It does not merge half floats.
     number = right if right.shape == () else left
     if number.shape != () or not number.constant or number.type != "float" or not number.values:
         raise Unknown
@@ -116,15 +116,15 @@ def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
     return float(number.values[0])
 
 
-# Operators through which repeated rows reach one of `_READERS_OF_ROWS`. With Sub and Relu the results were measured
-# as right.
+# Operators through which repeated rows reach one of `_READERS_OF_ROWS`. Sub and Relu are not included, because the
+# results with them were measured as right.
 _PASS_ROWS: Final = frozenset(("Add", "Mul", "MatMul", "Gelu", "Identity", "Reshape", "Transpose"))
 _READERS_OF_ROWS: Final = frozenset(("LayerNormalization", "RMSNormalization", "Sigmoid"))
 _MOST_STEPS: Final = 3
 
 
 def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether QNN reads wrong rows of an operand that a sum or product repeats along dimension -3.
+    """Return whether QNN reads wrong rows of an operand that a sum or product broadcasts along dimension -3.
 
     Raises:
         Unknown: a size is not known.
@@ -143,7 +143,7 @@ def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
 def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
     """Return whether a normalization or a Sigmoid reads the node's result, directly or after `steps` nodes."""
     readers = graph.readers(node.made[0].name)
-    # QNN merges x * Sigmoid(x), which is right.
+    # Ignore x * Sigmoid(x), which QNN merges and computes right.
     products = {reader.made[0].name for reader in readers if reader.op == "Mul"}
     for reader in readers:
         own = {user.made[0].name for user in graph.readers(reader.made[0].name)}
@@ -154,17 +154,17 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
 
 # Operators that only change the shape. QNN has one operator for all of them, and ONNX Runtime removes an Identity.
 _RESHAPES: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
-# If one of these operators follows, the merged graph can be finalized, but its results are wrong.
+# If one of these operators follows the merged operators, QNN finalizes the graph, but its results are wrong.
 _MERGED_BEHIND: Final = frozenset(("Relu", "Sigmoid", "Tanh"))
-# With five dimensions all measured results were right.
+# Maximum number of dimensions with which wrong results were measured.
 _MOST_MERGED: Final = 4
 
 
 def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong", "fails"]:
     """Return what QNN does to a MatMul by a constant matrix between reshapes.
 
-    QNN drops reshapes that together change only the last size, although the rows of the product and the last size
-    in front of the reshapes differ in length.
+    If the reshapes and the product together change only the last size of a tensor, QNN drops the reshapes, although
+    the matrix does not fit the last size without them.
 
     Returns:
         "" if the result is right; "wrong" if it is wrong; "fails" if the graph cannot be finalized.
@@ -178,8 +178,8 @@ def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong"
     before, length = sizes_of(source), sizes_of(right)[0]
     if source.name == left.name or not 0 < len(before) <= _MOST_MERGED or before[-1] == length:
         return ""
-    # Ignore leading dimensions of 1. With one or two dimensions the result is right if the number of rows differs
-    # by a factor of 2 or 4.
+    # Ignore leading dimensions of 1. With one or two dimensions the result is right if the reshapes change the
+    # number of rows by a factor of 2 or 4.
     rows, products = math.prod(before[:-1]), math.prod(sizes_of(left)) // length
     if sum(size > 1 for size in before[:-1]) < 2 and not _is_long(before) and _is_near(rows, products):
         return ""
@@ -219,8 +219,8 @@ def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Liter
 def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
     """Return whether reshapes alone connect a product of half floats to an input and an output of the model.
 
-    If the input has four dimensions, the reshape joins the first two and the last two, and the output has the first
-    two again, then QNN drops the reshapes and its results are wrong.
+    QNN drops the reshapes and computes wrong results if the input has four dimensions, which are merged in pairs
+    for the product, and the output has the first two of them again.
     """
     source = product.given[0]
     while (maker := graph.origin(source.name)) is not None and maker.op in _RESHAPES:
@@ -238,7 +238,8 @@ def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
 _FLOATS: Final = frozenset((1, 10, 16))
 # Type numbers: uint8, int32, int64, uint32.
 _WHOLE: Final = frozenset((2, 6, 7, 12))
-# ONNX Runtime removes these operators with this constant: (constant, index of the first operand that may be it).
+# Operators that ONNX Runtime removes if one operand is this constant: (constant, index of the first operand that
+# may be the constant).
 _DOES_NOTHING: Final[Mapping[str, tuple[int, int]]] = {"Add": (0, 0), "Mul": (1, 0), "Sub": (0, 1), "Div": (1, 1)}
 
 
@@ -266,7 +267,8 @@ _MOVES_VALUES: Final = _RESHAPES | frozenset(("Expand", "Gather", "Slice", "Tile
 
 # Operators whose result is negative only if one of the inputs is.
 _KEEPS_SIGN: Final = frozenset(("Add", "Concat", "Max", "Min", "Mul"))
-# Operators on floats whose result is never negative, and those that do not make a number negative.
+# `_POSITIVE`: operators on floats whose result is never negative. `_ROUNDS`: operators that do not
+# make a number negative.
 _POSITIVE: Final = frozenset(("Abs", "Exp", "HardSigmoid", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"))
 _ROUNDS: Final = frozenset(("Cast", "Ceil", "Floor", "Round"))
 
@@ -274,8 +276,8 @@ _ROUNDS: Final = frozenset(("Cast", "Ceil", "Floor", "Round"))
 def may_be_negative(graph: GraphIndex, node: GraphNode, number: int) -> bool:
     """Return whether integers of an input come from a Cast of floats, a Neg, a Sub or a negative constant.
 
-    Moves of values, sums, products and conditions may be in between. Integer inputs of the model are usually masks
-    and indices; they count as not negative.
+    In between may be sums, products, Where, and operators that only move values. Integer inputs of the model are
+    usually masks and indices; they count as not negative.
     """
     waiting = [node.given[number]]
     for _ in range(_MOST_BETWEEN):
@@ -360,7 +362,8 @@ Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Me
 Where Xor
 """
 _ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
-# Consecutive Reshapes are merged. Since ONNX Runtime 1.28 a Transpose also moves past a Gather behind the vector.
+# In front of the vector a Transpose also moves past a Reshape, because consecutive Reshapes are merged. Behind the
+# vector it also moves past a Gather since ONNX Runtime 1.28.
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
 # Maximum number of nodes that are visited in each direction.
@@ -388,7 +391,7 @@ _INT64: Final = 7
 _MOST_CURED: Final = 4
 _PASSED_BY_TRANSPOSES: Final = frozenset({"Identity", "Squeeze", "Unsqueeze"})
 _INT64_MAKERS: Final = _PASSED_BY_TRANSPOSES | {"ArgMax", "ArgMin", "Cast", "Transpose"}
-# Results of lower rank keep their layout after a Conv, even if ONNX Runtime requests another.
+# Minimum rank: a result of lower rank keeps its layout after a Conv, even if ONNX Runtime requests another layout.
 _FEWEST_MOVED: Final = 3
 
 
@@ -401,7 +404,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
     # For an output with five dimensions the rewrite, a Flatten before the output, does not prevent the crash.
     if graph.readers(node.made[0].name) or len(sizes_of(node.made[0])) > _MOST_CURED:
         return False
-    # ONNX Runtime moves a Transpose past these operators.
+    # Follow the tensor backwards through the operators that ONNX Runtime moves a Transpose past.
     squeezed = False
     while node.op in _PASSED_BY_TRANSPOSES:
         maker = graph.origin(node.given[0].name)
@@ -417,7 +420,7 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
         keeps = node.attributes.get("keepdims", 1) == 1
         rank = len(sizes_of(node.given[0]))
         axis = int(node.attributes.get("axis", 0)) % rank
-        # If the channel axis is reduced away, both layouts have the other axes in the same order.
+        # If a reduction removes the channel axis, the other axes have the same order in both layouts.
         moves, rank = (keeps and not squeezed) or axis != 1, rank - (not keeps)
     layouts = _LAYOUTS - {"Transpose"}
     return (
@@ -531,7 +534,7 @@ def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
 
 def _is_number(tensor: GraphTensor, number: float) -> bool:
     """Return whether a tensor is a constant whose values all equal the number, within `_CLOSE`."""
-    # The index does not store the values of a constant with many elements. Exporters write such a number as a
+    # The values of a large constant are not in the index, so it does not count as this number. Exporters write a
     # scalar.
     values = tensor.values if tensor.constant else None
     return bool(values) and all(abs(float(value) / number - 1) < _CLOSE for value in values or ())

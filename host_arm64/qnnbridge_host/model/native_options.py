@@ -5,8 +5,8 @@ each file in the config, with the rights of the user. Such options are refused u
 name. Changes that the caller makes to the config (`qnnbridge.genai.Config`) are not checked.
 
 The config is parsed as onnxruntime-genai parses it: if a key occurs twice in an object, onnxruntime-genai uses both
-values, while Python's JSON parser keeps the last one only. No native code is loaded here. Pure functions; any
-thread.
+values, while Python's JSON parser keeps the last one only. No native code is loaded here. The functions have no
+side effects and are thread-safe.
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ _MOST = 2**53
 def written_out(
     nodes: Mapping[Operator, int], functions: Mapping[Operator, Mapping[Operator, int]]
 ) -> dict[str, int]:
-    """Return the number of nodes by operator (with the domain unless it is ONNX's own), with function bodies in
-    place of calls.
+    """Return the number of nodes by operator (with the domain unless it is ONNX's own), with function bodies
+    instead of calls.
 
     Args:
         nodes: node counts of the main graph and of the graphs inside of it.

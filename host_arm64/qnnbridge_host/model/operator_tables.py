@@ -4,7 +4,7 @@ one operator at a time.
 
 The tables describe float and integer tensors that are not quantised; `qnnbridge_models.analyze.predict` contains
 the tables of quantised operators. docs/dev/verification.md reports how often the rules are right. The functions at
-the end are pure; any thread.
+the end are pure and thread-safe.
 """
 
 from __future__ import annotations
@@ -169,10 +169,10 @@ class AttributeRule:
 
 ATTRIBUTES: Final = (
     AttributeRule(
-        ("ArgMax", "ArgMin"), "select_last_index", 0, (0,), "of equal values QNN finds the first, not the last"
+        ("ArgMax", "ArgMin"), "select_last_index", 0, (0,), "QNN finds the first of equal values, not the last"
     ),
     AttributeRule(("AveragePool", "MaxPool", "LpPool"), "dilations", 1, (1,), "QNN has no dilated pooling"),
-    AttributeRule(("LpPool",), "p", 2, (1, 2), "QNN supports only p of 1 and 2"),
+    AttributeRule(("LpPool",), "p", 2, (1, 2), "QNN supports only p = 1 and p = 2"),
     AttributeRule(("LpNormalization",), "p", 2, (2,), "QNN supports only p of 2"),
     AttributeRule(("ConvTranspose",), "dilations", 1, (1,), "QNN has no dilated transposed convolutions"),
     AttributeRule(("RoiAlign",), "mode", "avg", ("avg",), "QNN supports only the mode avg"),
@@ -255,8 +255,8 @@ def refused_type(node: GraphNode) -> tuple[GraphTensor, tuple[str, ...]] | None:
 
 
 def _as_qnn_has_it(element: str) -> str:
-    """Return the type in which QNN computes: 32 bits for doubles. Separate rules cover doubles at the model's
-    edges."""
+    """Return the type in which QNN computes: 32 bits for doubles. Separate rules cover inputs and outputs that are
+    doubles."""
     return "float" if element == "double" else element
 
 
@@ -286,7 +286,7 @@ def refused_attribute(node: GraphNode) -> tuple[AttributeRule, Any] | None:
             # Ignore beta without C, because beta multiplies C.
             if one.name == "beta" and node.input(2) is None:
                 continue
-            # Strings in a list are bytes.
+            # onnx returns the strings of a list as bytes.
             texts = (
                 [part.decode("utf-8", "replace") if isinstance(part, bytes) else part for part in value]
                 if isinstance(value, (list, tuple))

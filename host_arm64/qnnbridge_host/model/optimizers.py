@@ -2,7 +2,7 @@
 
 ONNX Runtime rewrites a graph before any provider computes it. QNN's nodes get the graph of level 1 ("basic"); nodes
 on the CPU also get levels 2 and 3. `InferenceSession(disabled_optimizers=...)` disables single optimizers. ONNX
-Runtime ignores unknown optimizers, so one table serves all releases. Pure functions.
+Runtime ignores unknown optimizers, so one table serves all releases. All functions are pure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 
 from qnnbridge_protocol.records import NamedTuple
 
-# Session option with its values for no optimisation and level "basic", and the config entry with the same effect.
+# The optimization level as a session option and as a config entry; its values are the constants `LEVEL_*` below.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
 LEVEL_ENTRY: Final = "session.graph_optimization_level"
 # Config entry; with "0" the optimizers are not tested, for example for parts of a model that was tested as a whole.
@@ -22,10 +22,10 @@ LEVEL_BASIC: Final = 1
 LEVEL_EXTENDED: Final = 2
 LEVEL_ALL: Final = 99
 
-# The order is by cost: the search returns the first set that helps, so optimizers with the smallest benefit come
-# first. FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs
-# them. Of 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one
-# of the first three, or TransposeOptimizer if DequantizeLinear reads int32.
+# Optimizers with the smallest benefit come first, because the search returns the first set that helps.
+# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs them. Of
+# 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one of the
+# first three, or TransposeOptimizer if DequantizeLinear reads int32.
 BASIC_OPTIMIZERS: Final = (
     *("DoubleQDQPairsRemover", "DivMulFusion", "QDQPropagationTransformer", "NotWhereFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "LabelEncoderFusion"),
@@ -54,13 +54,14 @@ FURTHER_OPTIMIZERS: Final = (
     *("QDQFinalCleanupTransformer", "Avx2WeightS8ToU8Transformer", "NchwcTransformer"),
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
-# Operators that QNN computes, and whose kernels for the CPU add two products of 8 bits in 16 bits on x86 processors
-# without VNNI: larger sums saturate. The kernels for unsigned weights are exact. An optimizer of level 2 converts
-# signed constant weights, and does nothing where the kernels are exact.
+# Operators that QNN computes, and that ONNX Runtime's CPU kernels compute inexactly on x86 processors without VNNI:
+# the kernels add two 8-bit products in 16 bits, so larger sums saturate. The kernels for unsigned weights are
+# exact. The optimizer below, of level 2, converts signed constant weights to unsigned weights where this is
+# necessary.
 _SATURATING: Final = frozenset(("MatMulInteger", "QLinearConv", "QLinearMatMul"))
 _UNSIGNED_WEIGHTS: Final = "Avx2WeightS8ToU8Transformer"
 EXACT_ENTRIES: Final = {"session.x64quantprecision": "1"}
-# If the search finds more optimizers than this at fault, the results vary at random.
+# If more optimizers than this seem to be at fault, the results vary at random.
 MOST_CULPRITS: Final = 6
 
 
@@ -114,8 +115,8 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
         return None
     found: list[str] = []
     while True:
-        # Find the shortest beginning of the list that helps together with `found`. Its last name is an optimizer at
-        # fault.
+        # Bisect for the fewest leading names without which, together with `found`, the model is right. The last of
+        # these names is an optimizer at fault.
         low, high = 0, len(names)
         while high - low > 1:
             middle = (low + high) // 2

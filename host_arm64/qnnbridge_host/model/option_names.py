@@ -1,7 +1,8 @@
 """Table of provider options: the first release of onnxruntime-qnn that supports each option, by system.
 
 The data is `option_names.json` next to this file; ``python -m scripts.makers.option_names`` creates it from the
-wheels. The provider library of a release contains each supported option as a string. Immutable; any thread.
+wheels. The provider library of a release contains each supported option as a string. All data is immutable, and all
+functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ WHOLE_BYTES: Final = 16
 
 _PART_OF_A_NAME: Final = re.compile(rb"[\w.]")
 
-# This value in the data means that all releases support the option. Releases that were not examined are not
-# supported.
+# Value in the data for an option that all examined releases support.
 ALL: Final = "all"
 
 SYSTEMS: Final = ("windows", "linux")

@@ -1,13 +1,13 @@
 """Check the paths in a compiled model, and find the path by which QNN can open a context binary.
 
 A path must stay in the model's own folder by the rules of both Windows and POSIX: a model that one system refuses
-must not load on the other. QNN's own check is weaker (a drive-relative or root-relative path passes) and in one
-point stricter: QNN refuses two dots anywhere, also inside of a file name. On Windows QNN opens a context binary by
-a path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). In
-this case the folder's short name is used instead.
+must not load on the other. QNN's own check is weaker, because a drive-relative or root-relative path passes. It is
+stricter about two dots, which QNN refuses even inside of a file name. On Windows QNN opens a context binary by a
+path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). In this
+case the folder's short name is used instead.
 
 The module also explains why a folder cannot be written to, from the state of the disk and from ONNX Runtime's error
-message. Any thread.
+message. All functions are thread-safe.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Final
 
 from qnnbridge_protocol.errors import BridgeError, CompileFailed
 
-# Windows accepts the superscript digits 1 to 3 as digits here.
+# In the names of devices Windows also accepts the superscript digits 1 to 3.
 _DEVICES: Final = r"(?i:CON|PRN|AUX|NUL|COM[0-9\u00b9\u00b2\u00b3]|LPT[0-9\u00b9\u00b2\u00b3]|CONIN\$|CONOUT\$)"
 
 
@@ -144,7 +144,7 @@ def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
 
 
 def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
-    """Replace the hidden `folder` in the error by `target`, the folder that the caller asked for."""
+    """Replace the hidden `folder` in the error by `target`, the folder that the caller gave."""
     error.message = error.message.replace(folder, target)
     error.evidence = tuple(line.replace(folder, target) for line in error.evidence)
     error.args = (error.message,)
@@ -173,7 +173,7 @@ def from_host(error: BridgeError, folder: str) -> BridgeError:
 def is_about_writing(error: BridgeError) -> bool:
     """Return whether ONNX Runtime's error message reports that a file could not be written."""
     text = "\n".join((error.message, error.cause or "", *error.evidence))
-    # A model too large for one protobuf message cannot be serialised either, and has another error message.
+    # A message with "2GB" reports a model that is too large for protobuf, not a problem of the disk.
     return _NOT_WRITTEN.search(text) is not None and "2GB" not in text
 
 

@@ -1,18 +1,19 @@
 """Choose a model file from a folder with several models: a folder of `qnnbridge prepare`, or a model package of
 ONNX Runtime.
 
-A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model that was
-compiled. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect` judges
-it, and the reason. If no compiled model can run, it returns the model that was compiled, unless the session forbids
-compiling.
+A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model before
+its compilation. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect`
+judges it, and the reason. If no compiled model can run, it returns the model before its compilation, unless the
+session forbids compiling.
 
 Compiled models are judged in the order of their chips: the host's own chip first. The first model with the verdict
 `ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model among the judged ones
 raises an error: skipping it would silently make the session slower.
 
 ONNX Runtime's own reader (1.32 and later) reads a model package; it resolves the paths and refuses unknown fields.
-A folder written by `prepare --package` is both: its `manifest.json` is the manifest of a package and contains the
-document of `prepare` in its metadata. Pure functions; any thread.
+A folder written by `prepare --package` is a prepared folder and a model package: its `manifest.json` is the
+manifest of a package and contains the document of `prepare` in its metadata. The functions have no side effects and
+are thread-safe.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ _NEW_ARCH: Final = 73
 class CompiledVariant(NamedTuple):
     """A compiled model of the folder.
 
-    compiled: path relative to the folder; empty if compilation failed, then `problem` is the reason. soc_model:
-    number of its chip, ``None`` for the chip of the computer that compiled it. sizes: sizes of its bucket. model:
-    path of the model from which it was compiled; empty in folders that a version before 0.2 wrote.
+    compiled: path relative to the folder; empty if compilation failed for the reason `problem`. soc_model: number
+    of its chip, ``None`` for the chip of the computer that compiled it. sizes: sizes of its bucket. model: path of
+    the model from which it was compiled; empty in folders that a version before 0.2 wrote.
     """
 
     compiled: str
@@ -165,7 +166,7 @@ def _from_document(folder: str, document: Mapping[str, Any]) -> FolderManifest:
             compiled=str(row["compiled"] or ""),
             soc_model=None if row["soc_model"] is None else int(row["soc_model"]),
             sizes=_sizes(row["bucket"]),
-            # The folder's own model belongs to the first bucket.
+            # Folders of older versions record the path of one model only, the model of the first bucket.
             model=str(row.get("model") or (model if row["bucket"] == first else "")),
             problem=str(row["problem"] or ""),
         )
@@ -203,7 +204,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
     components = list(dict.fromkeys(row.component for row in rows))
     if len(components) > 1:
         raise OptionError(
-            f"The model package {os.path.basename(folder)} has several components, and a session runs one.",
+            f"The model package {os.path.basename(folder)} has several components, but a session runs only one.",
             cause=f"Its components: {', '.join(components)}.",
             fix="Choose one: qnnbridge.ort.ModelPackageContext(FOLDER).select_component(NAME, options), then its "
             "create_session().",

@@ -5,7 +5,7 @@ so a model with two gigabytes of weights costs a few reads. The file is read ins
 truncated in the meantime, SIGBUS kills the application, and a 32-bit application lacks the address space for a
 large file. The reader accepts what protobuf itself accepts (unknown fields, groups) and refuses what protobuf
 refuses. `MOST_FIELDS` limits its work for any file. The second part of this module defines the fields of an ONNX
-file and does not need onnx. Pure functions.
+file and does not need onnx. The functions have no side effects.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _MAX_DEPTH: Final = 100
 # half a minute. Half a million nodes with three attributes each and the types of their results take 60 million.
 MOST_FIELDS: Final = 2**26
 _MESSAGE_COST: Final = 8
-# From this many equal tags on, a regular expression skips an unwanted list of numbers (a forest of trees has 100
-# million) at 100 MB per second. One field is counted for this many bytes, so that 2 GiB cost half of `MOST_FIELDS`.
+# After this many equal tags, a regular expression skips the rest of a list of numbers that is not wanted, at 100 MB
+# per second (a forest of decision trees has 100 million numbers). These bytes count as one field per 64 bytes, so
+# that 2 GiB use half of `MOST_FIELDS`.
 _RUN_FIELDS: Final = 64
 _RUN_BYTES_A_FIELD: Final = 64
 
@@ -144,12 +145,12 @@ class Message:
         )
 
 
-# ONNX does not use groups, and they are obsolete, but protobuf skips them.
+# Groups are obsolete, and ONNX does not use them. This reader skips them, because protobuf does.
 _GROUP: Final = MessageKind("group")
 
 
 class FieldVisitor(Protocol):
-    """Visitor that decides which messages are read, and processes each message when its end is reached.
+    """Visitor that decides which messages are read, and processes each message after it has been read.
 
     looked: number of fields that `wants` has read; `walk` adds this number to its count and resets it.
     """
@@ -303,7 +304,9 @@ def _past_end(start: int, length: int, size: int) -> str:
 
 @functools.cache
 def _run_of(tag: int) -> re.Pattern[bytes]:
-    """Return a pattern for consecutive fields with this tag. The cache has at most one for each of `_RUN_TAGS`."""
+    """Return a pattern for consecutive fields with this tag. The cache has at most one pattern for each of
+    `_RUN_TAGS`.
+    """
     import re  # import it here, because only large models need it
 
     # A varint has at most ten bytes. DOTALL is needed because a fixed-width value may contain a line feed.
@@ -313,7 +316,8 @@ def _run_of(tag: int) -> re.Pattern[bytes]:
 
 def signed(value: int) -> int:
     """Convert a varint to the int64 that it encodes."""
-    # Ten bytes contain 70 bits, of which protobuf drops the upper six. A length keeps them, and is too long then.
+    # Ten bytes contain 70 bits, of which protobuf drops the upper six for a value. For a length it keeps them, and
+    # then refuses the length as too large.
     value &= (1 << 64) - 1
     # A negative int32 is also encoded as 64 bits in two's complement, which takes ten bytes.
     return value - (1 << 64) if value >= 1 << 63 else value
@@ -347,8 +351,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 # --- the messages of an ONNX file ------------------------------------------------------------------------
-# Types of inputs and outputs are written as in ONNX Runtime: tensor(float), seq(tensor(int64)). When a message of a
-# type has been read, it passes its result to the enclosing message.
+# Types of inputs and outputs are written as in ONNX Runtime: tensor(float), seq(tensor(int64)). A type consists of
+# nested messages; each one passes its result to the enclosing message when it has been read.
 
 MODEL_IR_VERSION, MODEL_PRODUCER, MODEL_PRODUCER_VERSION, MODEL_DOMAIN, MODEL_VERSION = 1, 2, 3, 4, 5
 MODEL_DOC = 6
@@ -405,7 +409,8 @@ SCHEMA: Final[Mapping[MessageKind, Mapping[int, MessageKind]]] = {
     FUNCTION: {7: NODE, 11: ATTRIBUTE},
     NODE: {NODE_ATTRIBUTE: ATTRIBUTE},
     ATTRIBUTE: {
-        # Single values and lists: tensors 5 and 10, graphs 6 and 11, sparse tensors 22 and 23.
+        # Each type of value has one field for a single value and one for a list: tensors 5 and 10, graphs 6 and 11,
+        # sparse tensors 22 and 23.
         5: TENSOR,
         ATTRIBUTE_GRAPH: GRAPH,
         10: TENSOR,

@@ -54,7 +54,7 @@ def _steps_in(graph: FileGraph) -> dict[str, float]:
 
 
 def stored_type(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    """Return the type of the integers from which an input of a node is computed. Raise `Unknown`."""
+    """Return the integer type of a quantised input. Raise `Unknown` if the input is not quantised."""
     maker = _maker(graph, node, number)
     # The zero point of a DequantizeLinear has the type of the stored integers.
     stored = maker.input(2) or maker.input(0)
@@ -64,7 +64,7 @@ def stored_type(graph: GraphIndex, node: GraphNode, number: int) -> str:
 
 
 def scales_of(graph: GraphIndex, node: GraphNode, number: int) -> tuple[float, ...]:
-    """Return the scales of a quantised input. Raise `Unknown`."""
+    """Return the scales of a quantised input. Raise `Unknown` if it is not quantised, or has too many scales."""
     values = _scale(graph, node, number).values
     if values is None:
         raise Unknown
@@ -72,7 +72,9 @@ def scales_of(graph: GraphIndex, node: GraphNode, number: int) -> tuple[float, .
 
 
 def scale_count(graph: GraphIndex, node: GraphNode, number: int) -> int:
-    """Return the number of scales of a quantised input, also if there are many. Raise `Unknown`."""
+    """Return the number of scales of a quantised input, even of many scales. Raise `Unknown` if it is not
+    quantised.
+    """
     return math.prod(sizes_of(_scale(graph, node, number)))
 
 

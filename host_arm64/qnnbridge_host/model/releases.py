@@ -69,7 +69,8 @@ def sdk_is_newer(sdk: str, than: str) -> bool:
 
 
 def satisfies(version: str, specifier: str) -> bool:
-    """Return whether a version meets ``>=1.24.2,<2``. Supports ``>= <= > < == !=`` without wildcards.
+    """Return whether a version meets a specifier such as ``>=1.24.2,<2``. Supports ``>= <= > < == !=`` without
+    wildcards.
 
     Raises:
         ValueError: the version or the specifier is invalid or not supported.
@@ -96,7 +97,7 @@ def _meets(key: Key, clause: str) -> bool:
 # Relation of a version to a table. "unlisted": between two versions of the table, as a development build may be.
 # "unreadable": the text is not a version.
 Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
-# Standings of versions about which the table does not allow a conclusion.
+# Relations for which the table allows no conclusion about the version.
 AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
 STANDING_WORDS: Final[Mapping[Standing, str]] = {
     "listed": "in this table",
@@ -108,7 +109,8 @@ STANDING_WORDS: Final[Mapping[Standing, str]] = {
 
 
 def standing(version: str, table: Iterable[str]) -> Standing:
-    """Compare a version with the versions in a table. A local version ("2.7.0+site") counts as its release.
+    """Return how a version relates to the versions in a table. A local version ("2.7.0+site") counts as its
+    release.
 
     A development build or a candidate of a release after the table is newer.
     """
@@ -134,7 +136,7 @@ class Wheel:
     """A wheel in the package index.
 
     python: the interpreter tag, such as "cp313". requires: packages that pip installs with the wheel.
-    own_libraries: the libraries that wheels for other Pythons lack, as machine types by path.
+    own_libraries: machine types, by path, of libraries that the release's wheels for other Pythons do not contain.
     """
 
     file: str
@@ -155,8 +157,8 @@ class LibrarySet:
 
     folder: path inside of the wheel. qnn_sdk: the build, as in "2.51.0.260929181845". core_api, backend_api: API
     versions that QnnHtp reports ("2.40.0", "5.51.0"); ``None`` if the file does not contain them. stubs, skels,
-    catalogs: Hexagon versions with such a file. backends: "htp", "gpu", "cpu" ... machines: machine type by file
-    name, with the same names as in `qnnbridge._launch.executable_machine`, and "ARM64X".
+    catalogs: Hexagon versions for which the folder has such a file. backends: "htp", "gpu", "cpu" ... machines:
+    machine type by file name, with the same names as in `qnnbridge._launch.executable_machine`, and "ARM64X".
     """
 
     folder: str
@@ -275,7 +277,7 @@ def read_table(document: dict[str, Any]) -> tuple[Release, ...]:
 
 
 def standing_of(version: str) -> Standing:
-    """Compare a release of onnxruntime-qnn with the table."""
+    """Return how a release of onnxruntime-qnn relates to the table."""
     return standing(version, (release.version for release in load_releases()))
 
 

@@ -1,10 +1,11 @@
 """The model of a session: a file or bytes, the files next to it, and the evidence that they have not changed.
 
 A model may store its weights or its context binary in separate files (`ModelScan.files`). They matter as much as
-the .onnx file: other contents give other results. A `FileStamp` is the file system's record of a file: size, times,
-identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the first stamp was
-taken: if a file is written twice within one tick of the file system's clock, its times are the same after both
-writes. Such a stamp is not `settled` and proves nothing. Immutable; any thread.
+the .onnx file, because their contents change the results. A `FileStamp` is the file system's record of a file:
+size, times, identity. Equal stamps prove equal contents only if the file had been unchanged for a while when the
+first stamp was taken: if a file is written twice within one tick of the file system's clock, its times are the same
+after both writes. Such a stamp is not `settled` and proves nothing. All data is immutable, and all functions are
+thread-safe.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ else:
         return status.st_ctime_ns
 
 
-# FAT, the file system of memory cards, has the coarsest clock, with steps of two seconds.
+# A stamp is settled if the last change is at least this old. FAT, the file system of memory cards, has the coarsest
+# clock, with steps of two seconds.
 RESTED_NS: Final = 2_500_000_000
 
 
@@ -56,8 +58,8 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether the file was unchanged for so long that a later change would change the stamp. False for times in
-        the future."""
+        """Whether the last change was so long before the stamp that the time of any later change differs. False for
+        times in the future."""
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
@@ -105,7 +107,7 @@ def take_stamp(path: str | os.PathLike[str]) -> FileStamp | None:
 def are_same(before: Sequence[FileStamp | None], after: Sequence[FileStamp | None]) -> bool:
     """Return whether no file was written to between the two lists of stamps."""
     pairs = zip(before, after, strict=True)
-    # A file that is missing in both lists counts as unchanged, with None in both.
+    # A file that is missing both times, with None in both lists, counts as unchanged.
     return all(then is now or (then is not None and now is not None and then.same(now)) for then, now in pairs)
 
 
@@ -115,8 +117,7 @@ _FEW_BYTES: Final = 256 * 1024
 
 # This is a copy of `manifest.SUFFIX`, because that module is imported only for compiled models.
 MANIFEST_SUFFIX: Final = ".qnnbridge.json"
-# Value in place of the hash of a missing file. A missing file is no error here, because initializers given as
-# values may replace it.
+# Stored instead of the hash of a missing file, which is not an error: initializers given as values may replace it.
 MISSING = "missing"
 
 
@@ -260,7 +261,7 @@ class ModelSource(NamedTuple):
     def never_rests(self) -> ModelChanged:
         """Return the error for files that changed during every attempt to read them."""
         return ModelChanged(
-            f"A program writes to the files of {self.label} again and again while it is loaded.",
+            f"A program keeps writing to the files of {self.label} while the model is loaded.",
             fix="Create the session again when no program writes to these files.",
             details={"path": self.path or ""},
         )
@@ -294,7 +295,7 @@ class ModelSource(NamedTuple):
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)  # check this first, as for a file
+            scan = _scan(io.BytesIO(data), None)  # scan before hashing, as for a file
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
@@ -345,7 +346,7 @@ def open_again(
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
-    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With `MISSING` in place of
+    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With `MISSING` instead of
     # its new hash, an otherwise unchanged model has the old fingerprint.
     needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:
@@ -392,12 +393,12 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     """Scan a model; return ``None`` for a file that is not a model, which ONNX Runtime or later checks refuse.
 
     Raises:
-        InvalidProtobuf: the model is damaged; the message is ONNX Runtime's, which reads the whole file first.
+        InvalidProtobuf: the model is damaged. The message is that of ONNX Runtime.
     """
     try:
         return scan_open(file, path=path)
     except InvalidProtobuf as error:
-        limited = error.details.get("limit")  # return None for another type of file
+        limited = error.details.get("limit")  # absent for a file of another type
         if limited:
             raise
         # If the model has a manifest, the checks before a session report the damage better.
@@ -460,7 +461,7 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
 
     Hashing a model of many gigabytes from a slow disk takes minutes.
     """
-    # Restore instead of clearing: blocks may be nested.
+    # Restore the earlier check instead of clearing it, because blocks may be nested.
     before, _of_this_thread.check = _of_this_thread.check, check
     try:
         yield
@@ -491,7 +492,7 @@ def _hash(data: bytes) -> str:
 
 
 def _new_sha256(size: int) -> Any:
-    """Return a SHA-256 object that is fast for about this many bytes."""
+    """Return a SHA-256 object that is fast for about `size` bytes."""
     if size <= _FEW_BYTES and "hashlib" not in sys.modules:
         for name in ("_sha2", "_sha256"):  # module names since Python 3.12, and before 3.12
             # Python can be built without these modules (--with-builtin-hashlib-hashes).

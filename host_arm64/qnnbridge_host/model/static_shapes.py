@@ -1,7 +1,7 @@
 """Infer shapes from input sizes and constants without onnx, for common operators only.
 
 Sizes that a model computes from shapes are included: the second part of this module follows the values of small
-tensors. Shapes that cannot be inferred stay unknown. Pure functions; any thread.
+tensors. Shapes that cannot be inferred stay unknown. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _has(given: Inputs, number: int) -> bool:
 def _broadcast(*shapes: Sizes) -> Shape:
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    # Contradicting sizes are not checked: ONNX Runtime refuses such a model.
+    # Sizes that do not broadcast are not checked: ONNX Runtime refuses such a model.
     return tuple(next((size for size in column if size != 1), 1) for column in zip(*padded, strict=True))
 
 
@@ -173,8 +173,8 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
         room = size + before + after - (kernel - 1) * dilation - 1
-        # If the input is smaller than one window, ONNX Runtime refuses the model or computes a result outside of
-        # ONNX.
+        # If the input is smaller than one window, ONNX Runtime refuses the model, or computes a result that ONNX
+        # does not define.
         if room < 0:
             raise Unknown
         found.append((-(-room // step) if attributes.get("ceil_mode") else room // step) + 1)
@@ -193,14 +193,15 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
     window = window_of(sizes, {**attributes, "auto_pad": "NOTSET"}, given[1])
     more = attributes.get("output_padding") or [0] * len(sizes)
-    # The formula of a convolution solved for its input; output_padding adds what the rounding loses.
+    # The formula of a convolution solved for its input. output_padding adds the elements that rounding down loses.
     made = [
         (size - 1) * step + (kernel - 1) * dilation + 1 - before - after + extra
         for (size, kernel, step, dilation, before, after), extra in zip(
             zip(*window.values(), strict=True), more, strict=True
         )
     ]
-    # For a transposed convolution SAME means: input size times stride, or less where no window reaches.
+    # With auto_pad SAME the result of a transposed convolution has the input's size times the stride, or the size
+    # that the windows reach if that is smaller.
     if str(attributes.get("auto_pad", "NOTSET")).startswith("SAME"):
         made = [min(most, size * step) for most, size, step in zip(made, sizes, window["strides"], strict=True)]
     return (*head, channels, *made)
@@ -227,7 +228,7 @@ def _concat(given: Inputs, attributes: Attributes) -> Shape:
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # If the axis equals the rank, all sizes are before it. A negative axis counts from the end, as in a slice.
+    # An axis equal to the rank puts all sizes into the first product. A negative axis counts from the end.
     axis = attributes.get("axis", 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
@@ -291,8 +292,8 @@ def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis, step = axes[number] if axes else number, steps[number] if steps else 1
         if step < 0:
-            # For a start before the beginning of the axis Python yields nothing, ONNX the first element. ONNX
-            # Runtime reads the two largest numbers as the other end of the axis, also backwards.
+            # A start before the beginning of the axis is the first element in ONNX, but nothing in Python. With a
+            # negative step, ONNX Runtime treats the two largest integers as an end before the first element.
             start, end = max(start, -sizes_of(given[0])[axis]), None if end in _TO_THE_END else end
         yield axis, slice(start, end, step)
 
@@ -319,7 +320,7 @@ def _resize(given: Inputs, attributes: Attributes) -> Shape:
         raise Unknown
     if _has(given, 3):
         return tuple(_whole(given, 3))
-    # The inputs are data, roi, scales and sizes since opset 11; in older opsets and of Upsample data and scales.
+    # Inputs since opset 11: data, roi, scales, sizes. Inputs of older opsets and of Upsample: data, scales.
     values = given[2 if len(given) > 2 else 1].values
     if not values:
         raise Unknown
@@ -532,7 +533,7 @@ def _gathered(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
 
 
 def _sliced(given: Inputs, attributes: Attributes, shape: Sizes) -> Values:
-    # `_rows` splits the first axis only.
+    # Only slices along the first axis are supported, because `_rows` splits the values along that axis.
     ((axis, part),) = _slices(given, attributes)
     if axis != 0:
         raise Unknown
@@ -588,7 +589,7 @@ def _divided(left: Any, right: Any) -> Any:
 _VALUE_RULES: Final[Mapping[str, Callable[[Inputs, Attributes, Sizes], Sequence[Any]]]] = {
     "Shape": _shape_values,
     "Size": lambda given, attributes, shape: (math.prod(_shape_values(given, {}, shape)),),
-    # The order of the values in memory does not change.
+    # These operators do not change the order of the values in memory.
     **dict.fromkeys(("Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten"), lambda given, *_: _known(given)),
     "Cast": _cast,
     "Gather": _gathered,

@@ -1,4 +1,4 @@
-"""Estimate the work of nodes and of a whole model from shapes. Pure functions; any thread."""
+"""Estimate the work of nodes and of a whole model from shapes. The functions have no side effects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Final
 from qnnbridge_host.model.graph_index import GraphNode, read_model
 from qnnbridge_host.model.static_shapes import complete
 
-# Processor time of a call on the simulator of onnxruntime-qnn 2.7.0, fitted to five float models with 0.01 to 1.5
-# billion products. The estimate is right within a factor of 1.6 (docs/performance.md).
+# Model of the processor time of one call on the simulator (onnxruntime-qnn 2.7.0): seconds per billion products,
+# and per node. It was fitted to five float models with 0.01 to 1.5 billion products, and is right within a factor
+# of 1.6 (docs/performance.md).
 _S_FOR_1E9_PRODUCTS: Final = 3.5
 _S_FOR_A_NODE: Final = 0.005
 _QUANTISED: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})

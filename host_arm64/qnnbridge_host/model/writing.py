@@ -1,4 +1,4 @@
-"""Write the messages of an ONNX file without the package onnx: protobuf fields and tensors. Pure functions."""
+"""Write the messages of an ONNX file without the package onnx: protobuf fields and tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Define test cases: tiny graphs in a JSON form from which any process builds the same model and inputs.
 
 The known-wrong table stores this form to reproduce a row. Models are written as bytes without the package onnx;
-their outputs have no types, which ONNX Runtime infers. No threads, no files.
+their outputs have no types, which ONNX Runtime infers. The module uses neither threads nor files.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MICROSOFT: Final = "com.microsoft."
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepTensor:
-    """A tensor that is not the result of a node.
+    """An input or a constant of a test case's graph.
 
-    values: description of its contents, see `filled`. constant: whether it is part of the model.
+    values: how to generate its contents, see `filled`. constant: whether it is a constant of the model.
     """
 
     shape: tuple[int, ...]
@@ -57,7 +57,7 @@ class SweepTensor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SweepNode:
-    """A node. Its first output is `y` with the node's number; an omitted input is the name ""."""
+    """A node. Its first output is `y` with the node's number; an omitted input has the name ""."""
 
     op: str
     inputs: tuple[str, ...]
@@ -67,8 +67,8 @@ class SweepNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Case:
-    """A test case. form: the number format: float, float16, or qdq8 and qdq16 with all float tensors quantised to 8
-    or 16 bits."""
+    """A test case. form: the number format: float, float16, or qdq8 or qdq16, in which all float tensors are
+    quantised to 8 or 16 bits."""
 
     tensors: Mapping[str, SweepTensor]
     nodes: tuple[SweepNode, ...]
@@ -130,7 +130,7 @@ def filled(tensor: SweepTensor, seed: int) -> Array:
         values = np.arange(np.prod(tensor.shape, dtype=int)).reshape(tensor.shape)
     elif kind == "permutation":
         values = rng.permutation(int(np.prod(tensor.shape))).reshape(tensor.shape)
-    elif kind == "fan":  # scale the weights so that the values keep their magnitude
+    elif kind == "fan":  # weights, scaled so that products keep the magnitude of the inputs
         values = rng.normal(0, 1, tensor.shape) / np.sqrt(max(1, math.prod(tensor.shape[1:])))
     else:
         raise ValueError(f"values {tensor.values!r}")
@@ -194,7 +194,7 @@ class CaseModel:
 
 
 def float_model(case: Case, *, every_output: bool = False) -> CaseModel:
-    """Return the model without quantisation. every_output: make all results outputs."""
+    """Return the model without quantisation. every_output: whether each node's result is an output of the model."""
     nodes = []
     for number, node in enumerate(case.nodes):
         domain = "com.microsoft" if node.op.startswith(MICROSOFT) else ""

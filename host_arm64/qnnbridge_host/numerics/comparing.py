@@ -21,15 +21,16 @@ from qnnbridge_host.graph import graphs
 from qnnbridge_host.numerics.sampling import DeclaredInput, Feeds, NotMade, Samples, make_samples
 from qnnbridge_protocol.errors import OrtError
 
-# Quantised values are usually 8- and 16-bit integers, and may be rounded up or down.
+# Allowed difference of integers that are usually quantised values (8 and 16 bits), which may be rounded up or down.
 SMALL_STEPS = 1.0
 # Smaller values count as zero, so differences are not divided by them.
 _TINY = 1e-6
 
-# Tolerance relative to the largest value of an output. Fusing and folding in float32 causes differences of 1e-6.
+# Tolerance for float32, relative to the largest value of an output. Fusing and folding of operators causes
+# differences of 1e-6.
 FLOAT32_TOLERANCE = 1e-3
-# Tolerance for float16 and quantised models, also relative: a value may be rounded up or down by a step of this
-# size.
+# Tolerance for float16 and quantised models, relative to the largest value of an output: about the size of a
+# quantisation step, by which rounding may change a value.
 LOW_PRECISION_TOLERANCE = 2e-2
 _ROUNDED_OPS = ("QuantizeLinear", "DynamicQuantizeLinear", "com.microsoft.QuantizeLinear")
 _FLOAT16 = 10
@@ -244,7 +245,7 @@ class Reference:
         constants: values of inputs that the changed models lack.
         quantised: names of integer inputs that the model dequantises.
         random: whether the model draws random numbers (`is_random`), so that nothing can be compared.
-        changed: applied to each set of generated inputs.
+        changed: function that replaces each set of generated inputs by the inputs to use.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ number format are ignored in small columns: most scores are nearly 0, and their 
 larger scores.
 
 A detection list, with one detection in each row, also has a column of class numbers. Its columns are judged one by
-one; `detection_columns` finds them. Pure functions of arrays.
+one; `detection_columns` finds them. All functions are pure.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# Columns with all values below SCORE_LIMIT are scores; columns of pixels are larger by the factor UNLIKE.
+# A column of values up to SCORE_LIMIT contains scores. Two columns have different scales if the values of one are
+# UNLIKE times as large, such as pixels next to scores.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
-# Maximum number of columns. A longer axis counts as positions.
+# Maximum number of columns. A longer axis is treated as an axis of positions.
 MOST_COLUMNS: Final = 1024
 # Minimum number of rows of an output that is split into columns.
 FEWEST_ROWS: Final = 16
@@ -68,7 +69,7 @@ class Columns:
         return f"{where} of axis {self.axis}"
 
     def of(self, values: Array) -> Array:
-        """Return the columns of an array by row and column."""
+        """Return these columns of an array, as an array of shape [rows, columns]."""
         moved = np.moveaxis(values, self.axis, -1)
         return moved.reshape(-1, moved.shape[-1])[:, list(self.numbers)].astype(np.float64)
 
@@ -105,14 +106,17 @@ def unlike_columns(values: Array, leading: int = 0) -> tuple[Columns, ...]:
     return ()
 
 
-# Columns of a detection list: a box, a score, a class; some also have the number of the image or an angle.
+# Minimum and maximum number of columns of a detection list: a box, a score, a class; some lists also have the
+# number of the image or an angle.
 _LEAST_LIST, _MOST_LIST = 5, 8
 _BOX: Final = 4
-# Minimum number of columns with fractions. A box has four coordinates, and one at the image's border is an integer.
+# Minimum number of columns with fractions: a box has four coordinates, and one of them may be an integer at the
+# image's border.
 _LEAST_MEASURED: Final = 3
-# Minimum number of rows: fewer rows may be in falling order by chance.
+# Minimum number of rows: fewer scores may be in falling order by chance.
 SORTED_ROWS: Final = 8
-# Columns are scores if this share of their values is below a tenth of the largest, or all values are below a tenth.
+# A column contains scores if this share of its values is below `_SEEN` times the largest value, or if all values
+# are below `_SEEN`.
 _SPARSE: Final = 0.8
 _SEEN: Final = 0.1
 
@@ -131,7 +135,8 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
     low, high = mine.min(axis=0), mine.max(axis=0)
     within = (low >= 0.0) & (high <= 1.0)
     whole: Array = (mine == np.rint(mine)).all(axis=0)
-    # Check both results: in one of them a coordinate at the border may be 0, or a saturated score 1.
+    # Check both results, because in one of them a coordinate at the border may be exactly 0, or a saturated score
+    # exactly 1.
     whole &= (theirs == np.rint(theirs)).all(axis=0)
     falls = _falling(mine) & within & ~whole
     classes = whole & (np.maximum(high, theirs.max(axis=0)) >= 1.0)
@@ -186,19 +191,20 @@ def normalised_columns(values: Array) -> tuple[Columns, ...]:
 
 # Allowed error of a value, relative to the range of the output.
 OFF_OF_RANGE: Final = 0.05
-# A map of probabilities has axes of at least this length, and at least this fraction of its values is near 0 or 1.
+# A probability map has axes of at least this length, and at least this fraction of its values is near 0 or 1.
 _MAP_AXIS: Final = 16
 _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
 # Thresholds that programs apply to such maps: 0.3 for text detectors, 0.5 for most others.
 _CUTS: Final = (0.3, 0.5)
-# Minimum overlap of boxes of the same object; thinner objects are ignored, as in programs that use such maps.
+# `_SAME_OBJECT`: minimum overlap of boxes of the same object. `_THINNEST`: minimum size of an object in each
+# direction, as in programs that use such maps.
 _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000
 _MOST_OBJECTS: Final = 2_000
-# Segmentation: a class that covers a smaller fraction of the pixels is ignored; minimum overlap of the regions of a
-# class.
+# For segmentations: a class that covers a smaller fraction of the pixels is ignored. The next constant is the
+# minimum overlap of the regions of a class.
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
@@ -253,8 +259,8 @@ def classes(expected: Array, found: Array, noise: float) -> float | None:
 
 
 def sides(expected: Array, found: Array) -> float | None:
-    """Return the fraction of clear probabilities that stay above or below 0.5; None if a side has no clear
-    probability."""
+    """Return the fraction of probabilities that stay on the same side of 0.5, without those near 0.5; None if all
+    are on one side."""
     if float(expected.min()) < 0.0 or float(expected.max()) > 1.0:
         return None
     above = expected >= 0.5

@@ -9,7 +9,7 @@ threshold is not a fault.
 Some inputs prove nothing, and the verdict is then "unknown": if the CPU's values are NaN or infinite, if they are
 as small as the noise of the number format, or if an output is the same for all inputs. For a quantised output,
 differences of one step of its own quantisation are not an error: a value between two steps may be rounded to
-either. Pure functions of numpy arrays.
+either. All functions are pure.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
-# `pairing` removes all rows of a detection list without detections.
+# Used, for example, for a detection list without detections, from which `pairing` removes all rows.
 NO_VALUES: Final = "it has no values, or no row whose score counts"
-# 16-bit floats reach at most about 70 dB, and 8-bit steps about 45 dB.
+# SNR that is returned for equal results. Half floats reach at most about 70 dB, and 8-bit steps about 45 dB.
 NO_ERROR_DB: Final = 200.0
 # Smaller values count as zero.
 _TINY: Final = 1e-30
@@ -51,22 +51,23 @@ _FEW: Final = 8
 # axis with more columns than `_MOST_COLUMNS` is an axis of positions.
 _UNLIKE: Final = 8.0
 _MOST_COLUMNS: Final = 256
-# Columns whose values are below this multiple of the noise on both sides contain nothing.
+# Columns whose values are below this multiple of the noise in both results contain no detection.
 SILENT: Final = 5.0
 _BOX: Final = 4  # number of columns of a box
 # If many values are off, a difference above this fraction of the range is not rounding.
 _FAR: Final = 0.3
 # If a smaller fraction of detections agrees, the result differs, however small the errors are.
 _LEAST_DETECTIONS: Final = 0.5
-# Labels and indices follow from float values, so near ties may be decided differently: a difference in a tenth of
-# them is not a fault.
+# Labels and indices follow from float values, so a choice between nearly equal values may differ: this fraction of
+# different labels is not a fault.
 _OF_INTEGERS: Final = 0.1
-# Quantised values are usually 8- and 16-bit integers, and may be rounded up or down.
+# Integers of at most this size are usually quantised values. They may be rounded up or down, so a difference of
+# `_STEP` is allowed.
 _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
 # Factor for the size of a step, because multiples of the step are rounded in float32.
 _ONE_STEP: Final = 1.01
-# With fewer class numbers than this, a single different one counts.
+# If there are fewer class numbers than this, even a single different number counts as a difference.
 _FEW_CLASSES: Final = 3
 
 
@@ -244,13 +245,15 @@ def as_array(value: Any) -> Array | None:
     array = np.asarray(value)
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1)
-    if array.dtype.kind == "V":  # bfloat16 and similar types of ml_dtypes
+    if array.dtype.kind == "V":  # bfloat16 and similar types that ml_dtypes adds to numpy
         return array.astype(np.float64)
     return array if array.dtype.kind in "biufUSO" else None
 
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
-    """Return the output that decides the verdict: one that differs, then one that agrees, then the lowest SNR."""
+    """Return the output that decides the verdict. Differing outputs come first, then agreeing ones, then by lowest
+    SNR.
+    """
     return min(judged, key=lambda one: badness(one[1]), default=None)
 
 
@@ -385,7 +388,7 @@ def _table(
         if group.kind == "class":
             wrong = _class_reason(mine, theirs, group)
             if wrong:
-                # A wrong class has no meaningful SNR.
+                # A wrong class decides alone, because an SNR of class numbers has no meaning.
                 return _Table(ratio, str(group), wrong, "", None, "")
             continue
         if max(group.largest, float(np.abs(theirs).max())) < SILENT * limits.noise:
@@ -414,7 +417,7 @@ def _table(
 
 
 def _class_reason(mine: Array, theirs: Array, group: Columns) -> str:
-    """Return why class numbers differ; "" if they are the same except for a near tie."""
+    """Return why class numbers differ; "" if only so few differ that their scores may be nearly equal."""
     different = int(np.count_nonzero(np.abs(mine - theirs) > HALF))
     if different > _OF_INTEGERS * mine.size and (different > 1 or mine.size < _FEW_CLASSES):
         return f"{different} of {mine.size} class numbers in {group} differ"
@@ -461,7 +464,7 @@ def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
     narrow = expected.dtype.kind in "iu" and expected.dtype.itemsize <= _NARROW_BYTES
     different = int(np.count_nonzero(gap > (_STEP if narrow else 0.0)))
     share = different / expected.size
-    # Among few values a single difference may be a near tie.
+    # Among a few values, a single difference may result from two scores that are nearly equal.
     few = different <= _OF_INTEGERS * expected.size or (different == 1 < expected.size < _FEW)
     reason = "" if few else f"{different} of {expected.size} numbers differ"
     most = largest(expected)
@@ -478,7 +481,9 @@ def _judge_integers(expected: Array, found: Array) -> JudgedNumbers:
 
 
 def _decisions(expected: Array, found: Array, noise: float) -> float | None:
-    """Return the smaller share of decisions that agree: classes, and sides of 0.5. noise: see `classes`."""
+    """Return the smaller of two shares: classes that agree, and values on the same side of 0.5. noise: see
+    `classes`.
+    """
     shares = (tasks.classes(expected, found, noise), tasks.sides(expected, found))
     return min((share for share in shares if share is not None), default=None)
 
@@ -497,7 +502,9 @@ def rank(one: JudgedNumbers) -> float:
 
 
 def badness(one: JudgedNumbers) -> tuple[int, float]:
-    """Return a sort key that puts the deciding output first: differs, then agrees, then the lowest SNR."""
+    """Return a sort key that puts the deciding output first: differing ones, then agreeing ones, then by lowest
+    SNR.
+    """
     return {"differs": 0, "agrees": 1}.get(one.state, 2), rank(one)
 
 

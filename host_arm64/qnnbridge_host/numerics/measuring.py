@@ -1,7 +1,7 @@
 """Measure a case: compare QNN's results with the CPU's. The caller provides the sessions.
 
 The sweep uses this module for its cases, and `qnnbridge doctor --numbers` for the example of each row of the
-known-wrong table. Any thread.
+known-wrong table. All functions are thread-safe.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A model sorts such rows by a score (TopK), the best first. If scores are closer than the number format resolves, the
 order of the rows changes, but not the result. So rows are paired by content before they are judged. Rows at the end
-with scores that close to the last score may be entirely different; they prove nothing and are excluded. If no row
-has a score above the noise on either side, nothing is detected: the rows are arbitrary, and all are excluded. Pure
-functions of numpy arrays.
+whose scores are as close to the last score may be entirely different in the two results; they prove nothing and are
+excluded. If no row has a score above the noise in either result, nothing is detected: the rows are arbitrary, and
+all are excluded. All functions are pure.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from qnnbridge_protocol.model_records import JudgedNumbers
 
 Array = npt.NDArray[Any]
 
-# Range of the number of rows: fewer rows may be sorted by chance; more rows are not detections.
+# Minimum and maximum number of rows: fewer rows may be sorted by chance; more rows are not detections.
 _FEWEST: Final = 4
 _MOST: Final = 2048
 # Maximum number of columns of a table with scores. An output with more columns is a map.
 _MOST_COLUMNS: Final = 256
-# Limit on the columns of a detection list; columns of a box.
+# Maximum number of columns of a detection list, and number of columns of a box.
 _MOST_LIST: Final = 8
 _BOX: Final = 4
 _TINY: Final = 1e-30
 # A value of a row may be off by this fraction of the largest value in its column.
 _OF_LARGEST: Final = 0.05
-# Factor for the difference of two scores, because each score has an error.
+# Allowed difference of two scores, as a multiple of the error of one score.
 _BOTH: Final = 2.0
 
 
@@ -105,14 +105,14 @@ def _is_list(tables: Sequence[Array], scores: int) -> bool:
 
 
 def _is_class(mine: Array, theirs: Array) -> bool:
-    """Return whether floats are class numbers: integral on both sides."""
+    """Return whether floats are class numbers: integers in both results."""
     if mine.dtype.kind != "f" or not mine.any():
         return False
     return all(bool((side == np.rint(side)).all()) for side in (mine, theirs))
 
 
 def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Return whether all scores are 0 within the noise of the number format, on both sides."""
+    """Return whether all scores of both results are 0 within the noise of the number format."""
     if mine.shape[1] < SORTED_ROWS or float(mine.min()) < 0.0:
         return False
     return max(float(mine.max()), float(np.abs(theirs).max())) < SILENT * limits.noise
@@ -128,9 +128,10 @@ def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
-    """Yield groups of outputs with equally many rows, and the number of axes up to the rows.
+    """Yield groups of outputs with the same number of rows, each with the number of axes up to the axis of the
+    rows.
 
-    The axes are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
+    These axes are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
     """
     taken: set[int] = set()
     usable = [
@@ -148,7 +149,8 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
                 continue
             if lead > 2 and (math.prod(shape[:-1]) > 1 or math.prod(expected[first].shape[lead:]) > _MOST_LIST):
                 continue
-            # The first of two axes is a batch only if its size is 1, or if another output has more than these axes.
+            # Of two axes, the first is a batch only if its size is 1, or if another output of this shape has more
+            # axes.
             if (
                 lead == 2
                 and shape[0] > 1
@@ -177,7 +179,7 @@ def _rows(values: Array, lead: int) -> Array:
 def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
     """Return the table and column whose values fall and never rise from row to row."""
     for number, table in enumerate(tables):
-        # A constant column never rises either, but defines no order.
+        # Exclude a constant column, which never rises, but defines no order.
         falls = (np.diff(table, axis=1) <= 0).all(axis=(0, 1)) & (table[:, 0] > table[:, -1]).any(axis=0)
         columns = np.flatnonzero(falls)
         if len(columns):
@@ -216,7 +218,7 @@ def _pairs(
 
     Args:
         mine, theirs: the scores.
-        tables: the rows of each output, on both sides.
+        tables: the rows of each output, in both results.
         whole: which tables contain integers.
         error: error of the scores.
         least: the smallest score that counts; 0 if the meaning of the scores is unknown.
@@ -237,8 +239,8 @@ def _pairs(
     missing = [int(row) for row in np.flatnonzero(free)]
     missing.sort(key=lambda row: bool(mine[row] - last <= error))
     alone.sort(key=lambda row: bool(theirs[row] - last <= error))
-    # Compare unpaired rows that are not near the end with unpaired rows of the other result, so that they count as
-    # a difference.
+    # Pair rows that have no counterpart with such rows of the other result, so that they count as a difference.
+    # Rows near the end of the list may lack a counterpart by chance.
     clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
     other.update(zip(missing[:clear], alone[:clear], strict=True))
     # Rows with very low scores that are close to the last score are arbitrary, and match by chance.

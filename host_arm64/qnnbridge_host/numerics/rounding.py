@@ -2,7 +2,8 @@
 
 A value is wrong if its error exceeds the sum of: eight times the change of the CPU's own result when the inputs are
 changed by the rounding of a half float (or by half a quantisation step); two percent of the largest value; three
-steps of the output's quantisation. Values that a half float cannot represent are not judged. Pure functions.
+steps of the output's quantisation. Values that a half float cannot represent are not judged. All functions are
+pure.
 """
 
 from __future__ import annotations

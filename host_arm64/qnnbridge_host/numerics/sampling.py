@@ -2,8 +2,8 @@
 
 Sizes are found by trying: running the model shows whether it accepts 1, 64 or 224. Values are valid for nearly all
 models: floats in 0..1, wide integers 0 or 1 (they are usually indices, masks or lengths), integers of up to 8 bits
-over their whole range (they are usually quantised data). The second part generates inputs with content. Pure
-functions.
+over their whole range (they are usually quantised data). The second part generates inputs that resemble real ones,
+such as images and masks. All functions are pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qnnbridge_protocol.elements import ElementType
 from qnnbridge_protocol.errors import BridgeError, OptionError, OrtError
 from qnnbridge_protocol.shown import with_article
 
-# Range of the bit patterns of the numbers in 0..1. The bit patterns of positive numbers increase with the number.
+# Range of the bit patterns of numbers in 0..1. The bit patterns of positive numbers increase with the number.
 _CODES: Mapping[ElementType, tuple[int, int]] = {
     ElementType.FLOAT8E4M3FN: (0, 0x38),
     ElementType.FLOAT8E4M3FNUZ: (0, 0x40),
@@ -57,7 +57,7 @@ def full_shape(name: str, declared: Sequence[int | str | None] | None, dimension
     """Return the declared shape with sizes for all free dimensions. Raise `OptionError` if a size is missing."""
     if declared is None:
         raise OptionError(
-            f'Input "{name}" has no declared shape, so no values can be made up.',
+            f'Input "{name}" has no declared shape, so no values can be generated.',
             fix=f"Give a file: --input {name}=FILE.npy.",
         )
     sizes = [dimensions.size_of(name, axis, dim) for axis, dim in enumerate(declared)]
@@ -70,7 +70,7 @@ def full_shape(name: str, declared: Sequence[int | str | None] | None, dimension
         free = list(dict.fromkeys(free))
         raise OptionError(
             f'Input "{name}" has free dimensions: {", ".join(free)}.',
-            cause="A size must be known before values can be made up.",
+            cause="Values can be generated only if all sizes are known.",
             fix=" ".join(f'--dim "{dim}=SIZE"' for dim in free),
         )
     return tuple(size for size in sizes if size is not None)
@@ -83,10 +83,10 @@ def random_value(
     declared = elements.from_ort_type(type_text)
     if declared.kind != "tensor" or declared.element is None:
         raise OptionError(
-            f'Values of type {type_text} cannot be made up (input "{name}").',
+            f'Values of type {type_text} cannot be generated (input "{name}").',
             fix="Run this model from Python with qnnbridge.InferenceSession, which takes lists and maps.",
         )
-    # `nbytes` raises an error for a shape whose size cannot be computed; numpy must not see such a shape.
+    # Check the size before numpy allocates the tensor: `nbytes` raises an error for a size that cannot be computed.
     elements.nbytes(ElementType.UINT8 if declared.element is ElementType.STRING else declared.element, shape)
     try:
         return _tensor(declared.element, shape, rng)
@@ -176,7 +176,7 @@ def make_samples(
             ]
             accepts(feeds[0])
         except OrtError as error:
-            # Keep the reason from the first sizes, because later sizes may fail only because they are wrong.
+            # Keep the reason for the first sizes. Later sizes may fail just because the model does not accept them.
             reason = reason or (error.cause or error.message)
         except BridgeError as error:
             raise NotMade(error.message) from None
@@ -197,9 +197,9 @@ def refuse_unmakeable(declared: Sequence[DeclaredInput]) -> None:
         try:
             kind = elements.from_ort_type(node.type)
         except BridgeError:
-            raise NotMade(f'values of type {node.type} (input "{node.name}") cannot be made up') from None
+            raise NotMade(f'values of type {node.type} (input "{node.name}") cannot be generated') from None
         if kind.kind != "tensor":
-            raise NotMade(f'input "{node.name}" is {with_article(kind.kind)}, for which no values are made up')
+            raise NotMade(f'input "{node.name}" is {with_article(kind.kind)}, for which no values can be generated')
         if kind.element is None or not elements.LAYOUTS[kind.element].named:
             raise NotMade(f'input "{node.name}" is of a type that numpy does not have ({node.type})')
         if node.shape is None:
@@ -250,12 +250,12 @@ def _sample(
 def _steps(value: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[Any]:
     """Return quantised values of the same type and shape; their range exceeds 8 bits if the type is wider."""
     if value.dtype.kind not in "iu" or value.dtype.itemsize == 1:
-        return value  # covers the whole range already
+        return value  # values of 8 bits cover the range of their type already
     low = 0 if value.dtype.kind == "u" else -_MOST_STEPS
     return rng.integers(low, _MOST_STEPS, size=value.shape, endpoint=True).astype(value.dtype)
 
 
-# --- inputs with content ---------------------------------------------------------------------------------
+# --- realistic inputs ------------------------------------------------------------------------------------
 # Realistic values, depending on the kind of input. Noise in 0..1 shows little: token ids of 0 and 1 use two rows of
 # an embedding, a mask of random zeros hides the masked values, and a detector finds nothing in noise. The kind of
 # an input follows from the graph (the size of the table that is indexed, the quantisation range), from the type,
@@ -386,7 +386,9 @@ def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING
 
 
 def masks_as_used(feeds: Feeds) -> Feeds:
-    """Return the inputs with realistic masks, detected by name: ones, and zeros at the end."""
+    """Return the inputs with their masks, which are recognised by name, replaced by realistic ones: ones, then
+    zeros.
+    """
     return {name: _mask(value) if _kind_of(name) == "mask" else value for name, value in feeds.items()}
 
 
@@ -433,7 +435,9 @@ def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
 
 
 def varied(feeds: Feeds, knowledge: InputKnowledge, rng: np.random.Generator) -> Feeds:
-    """Return the inputs with another pattern added to the floats, in the search for inputs whose results differ."""
+    """Return the inputs with a random pattern added to the floats. Used to search for inputs that change the
+    results.
+    """
     changed: Feeds = {}
     for name, value in feeds.items():
         if value.dtype.kind != "f" or not value.size:

@@ -1,1 +1,1 @@
-"""Rewrites for running a model on QNN, each verified to compute the same; for `qnnbridge fix` and `fix=True`."""
+"""Rewrites with which QNN supports a model or computes it right. Each rewrite is verified to keep the results."""

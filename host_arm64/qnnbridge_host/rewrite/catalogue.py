@@ -56,7 +56,7 @@ class Rewrite:
 
 
 # The order matters. Sizes come first, because constants and branches follow from them and most other rewrites need
-# shapes. Rank comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of
+# shapes. `rank` comes after the rewrites that create new nodes. A Pow of 2 becomes a Mul before the rewrites of
 # exponents, and branches are inlined after the sizes that determine the branch are fixed.
 REWRITES: Final = (
     Rewrite(
@@ -131,12 +131,12 @@ REWRITES: Final = (
     ),
     Rewrite(
         "attention-mask",
-        "the boolean mask of Attention becomes a float mask, which is added",
+        "the boolean mask of Attention becomes a float mask that is added to the scores",
         exported.add_attention_mask,
     ),
-    Rewrite("sequence-parts", "a part of a split sequence becomes a Slice", exported.slice_of_a_sequence),
+    Rewrite("sequence-parts", "SequenceAt of a split tensor becomes a Slice", exported.slice_of_a_sequence),
     Rewrite(
-        "scatter-rows", "ScatterElements with a reduction, of whole rows, becomes ScatterND", exported.scatter_rows
+        "scatter-rows", "ScatterElements with add or mul, of whole rows, becomes ScatterND", exported.scatter_rows
     ),
     Rewrite(
         "scatter-extremes",
@@ -156,12 +156,12 @@ REWRITES: Final = (
     ),
     Rewrite(
         "half-infinity",
-        "IsInf of half floats compares the absolute value with the largest number",
+        "IsInf of half floats becomes a comparison of the absolute value with 65504",
         operators.infinite_half_by_size,
     ),
     Rewrite(
         "conv-padding",
-        "Conv in one dimension whose equal padding QNN computes wrong gets one more zero at the start",
+        "Conv in one dimension that QNN computes wrong for equal padding gets one more zero at the start",
         wrong_values.pad_convolutions,
     ),
     Rewrite(
@@ -183,21 +183,21 @@ REWRITES: Final = (
     ),
     Rewrite(
         "average-pool",
-        "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a factor",
+        "AveragePool whose border QNN computes wrong becomes Concat, AveragePool and a Mul by constants",
         poolings.average_by_sums,
     ),
     Rewrite(
         "max-pool",
-        "padding of a MaxPool before an even width becomes copies of the edges; the stride of a MaxPool of width 1 "
-        "becomes a Slice",
+        "padding of a MaxPool at the left of an even width becomes copies of the edges; the stride of a MaxPool "
+        "with a kernel of width 1 becomes a Slice",
         poolings.rewrite_max_pools,
     ),
     Rewrite(
         "lp-pool",
-        "auto_pad of an LpPool whose last window ends before the image becomes pads",
+        "auto_pad of an LpPool whose windows do not reach the end of the image becomes pads",
         poolings.pads_of_lp_pools,
     ),
-    Rewrite("gather-list", "Gather with a table of indices becomes Gather with a list", gathers.gather_by_list),
+    Rewrite("gather-list", "indices of Gather with several dimensions are flattened", gathers.gather_by_list),
     Rewrite(
         "gather-input",
         "Max (Add and Sub below opset 12) is inserted before indices of Gather that are an input of the model",
@@ -209,7 +209,7 @@ REWRITES: Final = (
     Rewrite("gather-slices", "the dimensions of slices that GatherND reads are merged", gathers.gather_flat_slices),
     Rewrite(
         "conv-step",
-        "a depthwise Conv with a stride and a kernel of one value becomes Slice and Conv",
+        "the stride of a depthwise Conv with a kernel of one value becomes a Slice before the Conv",
         wrong_values.step_before_conv,
     ),
     Rewrite(
@@ -253,7 +253,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "transposed-volume",
-        "ConvTranspose in three dimensions gets equal strides at the end, and a Slice instead of padding",
+        "ConvTranspose in three dimensions is transposed to have equal strides last, and gets a Slice for padding",
         transposed.crop_and_turn,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four of one group", transposed.split_groups),
@@ -269,12 +269,12 @@ REWRITES: Final = (
     ),
     Rewrite(
         "l2-offset",
-        "x / (n + e), with n = ReduceL2(x), becomes x / n * (n / (n + e)), because QNN drops the sum",
+        "x / (n + e), with n = ReduceL2(x), becomes x / n * (n / (n + e)), because QNN drops e",
         wrong_values.add_behind_normalisation,
     ),
     Rewrite(
         "reduced-batch",
-        "neighbouring dimensions of a reduction of five dimensions along the first are merged",
+        "a reduction along the first of five dimensions gets fewer dimensions: neighbouring ones are merged",
         five_dimensions.reduce_merged_dimensions,
     ),
     Rewrite(
@@ -284,7 +284,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "cum-sum",
-        "CumSum of 8 bits along another axis than the last gets a Transpose before and after it",
+        "CumSum of 8 bits that is not along the last axis gets a Transpose before and after it",
         wrong_values.sum_along_last,
     ),
     Rewrite(
@@ -294,7 +294,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "repeated-rows",
-        "Max is inserted after a sum or product of repeated rows before a normalization or Sigmoid",
+        "Max is inserted between a sum or product that broadcasts rows and a normalization or Sigmoid",
         wrong_values.limit_repeated_rows,
     ),
     Rewrite(
@@ -321,18 +321,18 @@ REWRITES: Final = (
     ),
     Rewrite(
         "weight-type",
-        "quantised weights whose type QNN refuses beside their activations become int8 or int4",
+        "quantised weights become int8 or int4 if QNN refuses their type with the type of the activations",
         quantised_weights.supported_weights,
     ),
     Rewrite(
         "bias-scale",
-        "a quantised bias gets the product of the scales of activations and weights, because QNN ignores another",
+        "a quantised bias gets the product of the scales of activations and weights: QNN ignores its own scale",
         quantised_weights.biases_of_products,
     ),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
     Rewrite(
         "exponent-limits",
-        "arguments of exponentials are limited to -87 from below; for smaller arguments QNN computes 131008",
+        "arguments of exponentials are limited to -87 or more; for smaller arguments QNN computes 131008",
         wrong_values.limit_arguments,
     ),
     Rewrite(
@@ -362,7 +362,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         GATES,
-        "Max separates a Sigmoid or Tanh that is a factor from the Conv or MatMul before it; with --only gates",
+        "Max is inserted between a Conv or MatMul and a Sigmoid or Tanh that is a factor; with --only gates",
         operators.part_gates,
         by_name_only=True,
     ),

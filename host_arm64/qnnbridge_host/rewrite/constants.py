@@ -74,7 +74,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
         changes.append(f"input {name} is now the constant {shown(constant)} and no longer an input of the model")
-    # Before IR version 4 an initializer also had to be an input.
+    # Since IR version 4 an initializer need not be an input of the graph.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
         editor.changed(shapes=True)
@@ -153,8 +153,8 @@ _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 
 @for_nodes(_ALONG_AXIS | _BY_COORDINATES, "nodes with negative indices")
 def count_constant_indices(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace negative constant indices by the equal indices from the start, because QNN's results are wrong for
-    some of them."""
+    """Replace negative constant indices by the equivalent indices from the start: QNN computes some negative
+    indices wrong."""
     shape, indices = editor.shape(node.input[0]), editor.constant(node.input[1])
     if not shape or indices is None or not (indices < 0).any():
         return None
@@ -207,7 +207,7 @@ _NEVER = frozenset(
 _GROWING = frozenset(
     {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "OneHot", "Resize", "Upsample", "EyeLike"}
 )
-# Repeat, because each round makes more shapes known; real models need two or three rounds.
+# Maximum number of rounds. Each round makes more shapes known; real models need two or three.
 _ROUNDS = 20
 
 
@@ -268,7 +268,8 @@ def _shape_value(editor: Editor, node: Any, never: frozenset[str]) -> dict[str, 
     if node.domain not in graphs.ONNX_DOMAINS:
         return None
     if node.op_type == "Gather":
-        # ONNX Runtime folds neither these operators nor Size.
+        # ONNX Runtime folds neither a Size nor such a Gather of a Shape, so `never` with Size excludes this Gather
+        # too.
         return None if "Size" in never else _known_sizes(editor, node)
     if node.op_type not in {"Shape", "Size"} - never:
         return None
@@ -311,7 +312,7 @@ def _foldable(editor: Editor, node: Any, made: set[str]) -> bool:
         return False
     for name in node.output:
         shape = editor.shape(name) if name else ()
-        # numpy's product of a hostile shape would overflow.
+        # Do not use numpy, whose product of a malicious shape would overflow.
         if shape is not None and math.prod(shape) > OUTPUT_LIMIT:
             return False
     return node.op_type not in _GROWING or all(not name or editor.shape(name) is not None for name in node.output)
@@ -340,7 +341,7 @@ class _Evaluation:
         try:
             results = _evaluate(self._editor, nodes, self._known)
         except OrtError:
-            # ONNX Runtime will report the error when it loads the model.
+            # Ignore the error: ONNX Runtime reports it again when it loads the model.
             self._refused += 1
             results = None
         if results is None and len(nodes) > 1:

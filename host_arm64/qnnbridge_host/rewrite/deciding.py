@@ -27,7 +27,7 @@ from qnnbridge_protocol.input_constants import EXAMPLE_SIZES, MOST_SIZES
 from qnnbridge_protocol.shown import listed
 from qnnbridge_protocol.specs import NodeInfo
 
-# Rewrites that simplify a model, and after which QNN supports no more nodes than before.
+# Rewrites that only simplify a model: QNN does not support more nodes after them.
 TIDYING: Final = frozenset(
     {"constants", "weights-as-inputs", "unused-outputs", "masks", FIXED_SHAPES, double_edges.REWRITE}
 )
@@ -180,7 +180,7 @@ def _holds_sizes(node: NodeInfo) -> bool:
 
 
 def _followed(index: ModelIndex, names: Iterable[str], inputs: Iterable[str]) -> Iterator[str]:
-    """Yield the given inputs whose values determine the values of these tensors."""
+    """Yield those of `inputs` whose values determine the values of the tensors `names`."""
     waiting, seen = list(names), set(names)
     steps = 0
     while waiting and steps < _MOST_STEPS:
@@ -238,7 +238,7 @@ def _filled(node: NodeInfo, number: int) -> Any:
 
 
 def _all_known(path: Path, results: Iterable[str]) -> bool:
-    """Return whether all of these results have known sizes and are not empty. A folded result counts as known."""
+    """Return whether the sizes of all results are known and above 0. A folded result counts as known."""
     index = ModelIndex(graphs.load(path))
     for name in results:
         if index.maker(name) is None:

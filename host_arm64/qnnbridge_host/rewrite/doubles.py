@@ -1,10 +1,10 @@
 """Convert double inputs and outputs of a model to 32 bits on the CPU, and compute inner doubles in 32 bits.
 
-QNN accepts doubles inside of a graph and computes them in 32 bits. With a double at the edge of its graph,
+QNN accepts doubles inside of a graph and computes them in 32 bits. If an input or output of its graph is a double,
 onnxruntime-qnn 2.7 fails when the session is created ("Unsupported FP64 data type in graph IO") or in each run
 ("ORT Tensor data size does not match QNN tensor data size"). QNN also accepts a Cast to double and then fails in
-the same way. Therefore the conversion uses six dimensions, which QNN refuses, so that the CPU runs it. The name and
-type of each input and output do not change.
+the same way. Therefore the conversion uses six dimensions: QNN refuses them, so the conversion runs on the CPU. The
+name and type of each input and output do not change.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def _is_double(editor: Editor, name: str) -> bool:
 
 
 def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
-    """Return the doubles that nodes connect with `seeds`; an empty result if a subgraph uses one, because subgraphs
-    stay unchanged."""
+    """Return the doubles that are connected with `seeds` through nodes; an empty set if a subgraph uses one of
+    them, because subgraphs are not changed."""
     found: set[str] = set()
     waiting = list(seeds)
     while waiting:

@@ -1,7 +1,7 @@
-"""Replace operators that exporters write and QNN refuses by operators of QNN that compute the same.
+"""Replace operators that exporters write and QNN refuses by operators that QNN supports, with the same results.
 
-Most rewrites need fixed shapes. Tensors without elements are not rewritten, because a size of 0 in a Reshape means
-"as before".
+Most rewrites need fixed shapes. Tensors without elements are not rewritten, because a size of 0 in a Reshape copies
+the size of the input.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def drop_default_activations(editor: Editor, node: Any) -> list[Any] | None:
     if not stated or tuple(stated) != _DEFAULT_ACTIVATIONS[node.op_type] * directions:
         return None
     for name in ("activations", "activation_alpha", "activation_beta"):
-        drop_attribute(node, name)  # sigmoid and tanh do not have parameters
+        drop_attribute(node, name)  # sigmoid and tanh do not use the parameters in these attributes
     return [node]
 
 
@@ -97,7 +97,9 @@ def _sizes(editor: Editor, sizes: Sequence[int]) -> str:
 
 @for_nodes("DequantizeLinear", "rows of a quantised table")
 def dequantize_before_gather(editor: Editor, node: Any) -> list[Any] | None:
-    """Move DequantizeLinear before a Gather from a table of 8-bit integers: QNN cannot gather plain integers."""
+    """Move DequantizeLinear before a Gather from a table of 8-bit integers: QNN's Gather does not support these
+    integers.
+    """
     gather = editor.maker_of(node.input[0], "Gather")
     if gather is None or editor.tensor(gather.input[0]) is None:
         return None
@@ -135,7 +137,7 @@ def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
         # With sizes and keepdims=0 ONNX Runtime drops the axis, but ONNX keeps it.
         if sizes is None or not given.get("keepdims", 1):
             return None
-        if not sizes.ndim:  # a scalar: the size of each part except the last
+        if not sizes.ndim:  # a scalar is the size of each part; the last part may be smaller
             each = int(sizes)
             sizes = np.array([min(each, length - start) for start in range(0, length, each)]) if each > 0 else None
     else:
@@ -225,7 +227,7 @@ def scatter_extremes(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) -> tuple[list[Any], str] | None:
-    """Return nodes that compute one index for each row, [count, 1], and the name of their result.
+    """Return nodes that compute one index for each row, in the shape [count, 1], and the name of their result.
 
     Return ``None`` if the indices of a row may differ. rows: number of rows of the data.
     """
@@ -247,7 +249,7 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
     column = chain("Reshape", maker.input[0], _sizes(editor, [shape[0], 1]))
     if editor.element(maker.input[0]) != ElementType.INT64:
         column = chain("Cast", column, to=ElementType.INT64.value)
-    # An index below zero counts from the end. QNN ignores updates with such an index (2.7.0).
+    # Convert negative indices, which count from the end: QNN ignores updates with a negative index (2.7.0).
     zero, count = (editor.add_constant(np.array(value, np.int64), "number") for value in (0, rows))
     column = chain("Where", chain("Less", column, zero), chain("Add", column, count), column)
     return chain.made, column
@@ -256,7 +258,7 @@ def _column_of(editor: Editor, indices: str, shape: Sequence[int], rows: int) ->
 # ONNX Runtime lacks a kernel for these operators and replaces them by ONNX's definition while it partitions the
 # model. Such a model runs but cannot be compiled ("Encountered an invalid node"; 1.32 with onnxruntime-qnn 2.7).
 _WRITTEN_OUT: Final = ("Mish", "GroupNormalization")
-_GROUP_NORMALIZATION_CHANGED = 21  # the first opset with a kernel
+_GROUP_NORMALIZATION_CHANGED = 21  # the first opset for which ONNX Runtime has a kernel
 
 
 def write_out_definitions(editor: Editor) -> list[str]:
@@ -336,7 +338,7 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
     size, places = [int(length) for length in window], math.prod(map(int, window))
     padded = [int(image[at]) + pads[at] + pads[at + len(window)] for at in axes]
     steps = [(padded[at] - size[at]) // strides[at] + 1 for at in axes]
-    # Positions at the end that no window reaches reduce the padding that is cut off.
+    # ConvTranspose does not compute positions at the end that no window reaches, so reduce the padding there.
     beyond = [padded[at] - (steps[at] - 1) * strides[at] - size[at] for at in axes]
     for at in axes:
         cut = min(beyond[at], pads[at + len(window)])
@@ -394,7 +396,8 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
         value = chain("Transpose", value, perm=[*kept, axis, last])
     value = chain("Reshape", value, _sizes(editor, [math.prod(sizes), size]))
     value = chain("MatMul", value, editor.like(node.input[0], matrix, "dft"))
-    # Put the two parts first: QNN 2.7.0 cannot finalize Reshape, MatMul and Reshape if only the last size changes.
+    # Put the axis of real and imaginary parts first: QNN 2.7.0 cannot finalize Reshape, MatMul and
+    # Reshape if only the last size changes.
     value = chain("Reshape", value, _sizes(editor, [*sizes, 2, made]))
     order = [*kept, last, axis]
     chain("Transpose", value, perm=[order.index(at) for at in range(len(shape))])
@@ -508,7 +511,7 @@ _WHOLE: Final = (ElementType.INT32.value, ElementType.INT64.value)
 def _without_dots(
     terms: Sequence[str], result: str, arrow: str, shapes: Sequence[tuple[int, ...] | None]
 ) -> tuple[list[str], str] | None:
-    """Return an equation's terms and result with letters in place of "..."; ``None`` if "..." represents different
+    """Return an equation's terms and result with letters instead of "..."; ``None`` if "..." represents different
     axes."""
     counts = {
         len(shape) - len(term.replace(_DOTS, ""))
@@ -518,7 +521,7 @@ def _without_dots(
     free = [letter for letter in string.ascii_letters if not any(letter in term for term in terms)]
     if len(counts) != 1 or not 0 <= min(counts) <= len(free):
         return None
-    if not arrow:  # the axes of the dots come first
+    if not arrow:  # the axes of "..." come first
         plain = "".join(terms).replace(_DOTS, "")
         result = _DOTS + "".join(sorted(letter for letter in set(plain) if plain.count(letter) == 1))
     named = "".join(free[: min(counts)])

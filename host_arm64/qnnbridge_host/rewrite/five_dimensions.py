@@ -1,6 +1,6 @@
 """Rewrites of operators that QNN computes wrong in five dimensions, but right in fewer dimensions.
 
-Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
+Each rewrite changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class RewriteRun:
             self.model = graphs.load(self._output.model)
         else:
             onnx.save_model(self.model, os.fspath(self._output.model))
-        # Without external data these are exactly the bytes that the last check has loaded.
+        # Without external data, the last check has loaded exactly the bytes of this file.
         problem = load_problem(self._output.model) if external or not self._loads else None
         # If the original does not load either, the rewrites are not at fault.
         if not problem or load_problem(self._source) is not None:
@@ -197,7 +197,7 @@ class RewriteRun:
     def _checked(self, allowed: float, *, as_used: bool = False) -> ModelCheck | None:
         """Compare the current model with the original. Return ``None`` if checks are disabled.
 
-        allowed: largest relative difference. as_used: whether to use only masks as in practice, which do not mask a
+        allowed: largest relative difference. as_used: whether to use only realistic masks, which do not mask a
             complete row.
         """
         if self._seed is None:
@@ -252,8 +252,8 @@ def fix_model(
 ) -> FixResult:
     """Rewrite a model so that QNN supports more of it, and write the result to `target`.
 
-    The original is never changed. A rewrite after which the model does not compute the same is undone and reported
-    in the result.
+    The original is never changed. A rewrite that changes what the model computes is undone, and reported in the
+    result.
 
     Args:
         source: path of the model.
@@ -350,7 +350,7 @@ class RewriteStep:
         rewrite: the rewrite's name.
         changes: descriptions of the changes.
         check: comparison with the original; ``None`` with --no-check.
-        kept: False if the rewrite was undone, because the model did not compute the same or did not load.
+        kept: False if the rewrite was undone, because the model computed different results or did not load.
         reason: why the rewrite was undone.
     """
 

@@ -17,12 +17,12 @@ from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
 from qnnbridge_host.rewrite.rewriting import NodeChain, dtype_of, for_matches, reshaped, set_attribute, unchanged
 from qnnbridge_protocol.elements import ElementType
 
-# Number of dimensions of a list of coordinates.
+# Number of dimensions of indices that are a list of coordinates.
 _OF_A_MATRIX = 2
 
 
 def gather_by_list(editor: Editor) -> list[str]:
-    """Replace Gather with a table of indices by Gather with a list of indices that QNN computes right."""
+    """Rewrite each Gather for which QNN uses the wrong elements."""
     done: list[str] = []
     for step in (_list_indices, _gather_inside, limit_gathered):
         found = step(editor)
@@ -36,11 +36,12 @@ def gather_by_list(editor: Editor) -> list[str]:
 
 @for_matches("Gather", ("gather-table", "gather-table-row", "gather-table-deep"), "Gather with a table of indices")
 def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace Gather with a table of indices by Gather with a flat list of the indices, and Reshape."""
+    """Replace a Gather whose indices have several dimensions by a Gather with flat indices and a Reshape."""
     made_shape = editor.shape(node.output[0])
     if made_shape is None:
         return None
-    # With a table QNN returns wrong elements along the last dimension, or fails with more than four dimensions.
+    # If the indices have several dimensions, QNN returns wrong elements along the last dimension, or fails with
+    # more than four dimensions.
     flat = editor.add_constant(np.array([-1]), "flat")
     first = editor.make("Reshape", [node.input[1], flat], node)
     node.input[1] = first.output[0]
@@ -62,7 +63,9 @@ def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("Gather", ("gather-input",), "Gather with indices that are an input")
 def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max (Add and Sub below opset 12) before indices that are an input, so that QNN computes them."""
+    """Insert Max (Add and Sub below opset 12) before indices that are an input of the model: QNN computes Gather
+    right if the indices are the result of a node.
+    """
     chain = NodeChain(editor, node)
     indices = node.input[1]
     if editor.element(indices) != ElementType.INT32.value:
@@ -82,7 +85,7 @@ def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
-    # If the slices have several dimensions, QNN returns only the first slices right.
+    # If the slices have several dimensions, only the first slices of QNN's result are right.
     flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]
@@ -105,5 +108,5 @@ def _count_computed_indices(editor: Editor, node: Any, record: GraphNode) -> lis
 
 
 def count_indices_from_start(editor: Editor) -> list[str]:
-    """Replace negative indices, which count from the end, by the equal indices from the start."""
+    """Replace negative indices, which count from the end, by the equivalent indices from the start."""
     return [*count_constant_indices(editor), *_count_computed_indices(editor)]

@@ -76,7 +76,8 @@ def _filled(editor: Editor, value: Any, kind: Any, sizes: list[int], axis: int, 
     return editor.add_constant(np.full(shape, value.reshape(-1)[0]).astype(kind), "border")
 
 
-# Operators that only move values: after a node that QNN computes in 32 bits, int32 has the same values.
+# Operators that only move values. If QNN has computed the values in 32 bits, these operators can move them as
+# int32.
 _MOVING: Final = frozenset(("Tile", "Transpose"))
 _RESHAPES: Final = frozenset(("Flatten", "Reshape", "Squeeze", "Unsqueeze"))
 # Position of the input with indices, by operator. The indices may be int32 for any type of data.
@@ -175,7 +176,7 @@ class _Narrowing:
             self._narrow[name] = made[-1].output[0]
         return self._narrow[name]
 
-    def _may_be_merged(self, node: Any | None) -> None:
+    def _rename_merged(self, node: Any | None) -> None:
         """Rename reshapes that ONNX Runtime merges with the conversion after them, so that the CPU runs them."""
         while node is not None and node.op_type in _RESHAPES and not is_conversion(node.name):
             node.name = self._editor.fresh(f"{node.output[0]}{CONVERSION_OF_INTEGERS}")
@@ -190,6 +191,6 @@ class _Narrowing:
         if node.op_type == "Cast":
             set_attribute(node, "to", _INT32)
         if wide:
-            self._may_be_merged(node)
+            self._rename_merged(node)
             return conversion(editor, node.output[place], name, shape or (), _INT64)
         return [editor.make("Cast", [node.output[place]], node, name, to=_INT64)]

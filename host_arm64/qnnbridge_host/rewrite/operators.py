@@ -94,7 +94,7 @@ def part_gates(editor: Editor, node: Any) -> list[Any] | None:
     """
     source = node.input[0]
     bias = editor.maker_of(source, "Add")
-    if bias is not None:  # the Add of a MatMul's bias
+    if bias is not None:  # the linear operator may be a MatMul and an Add of its bias
         sides = [name for name in bias.input if editor.tensor(name) is None]
         source = sides[0] if len(sides) == 1 else ""
     is_linear = editor.maker_of(source, *_MERGED_WITH) is not None
@@ -222,7 +222,7 @@ _LARGEST_HALF, _QUARTER = 65504.0, 0.25
 
 @for_nodes("IsInf", "IsInf of half floats")
 def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace IsInf of half floats, often cast to float or double first, by a comparison of the absolute value."""
+    """Replace IsInf of half floats, also after a Cast to float or double, by a comparison of the absolute value."""
     given = node.input[0]
     cast = editor.maker_of(given, "Cast")
     if cast is not None and editor.element(cast.input[0]) == _FLOAT16:
@@ -233,7 +233,7 @@ def infinite_half_by_size(editor: Editor, node: Any) -> list[Any] | None:
     made = []
     if attributes.get("detect_negative", 1):
         made.append(editor.make("Abs", [given], node))
-    # QNN's comparisons with infinity are wrong. QNN represents it as 131008, a quarter of which is finite.
+    # QNN's comparisons with infinity are wrong. QNN represents infinity as 131008, a quarter of which is finite.
     size = made[-1].output[0] if made else given
     made.append(editor.make("Mul", [size, editor.like(given, _QUARTER, f"{node.output[0]}/quarter")], node))
     largest = editor.like(given, _LARGEST_HALF * _QUARTER, f"{node.output[0]}/largest")
@@ -339,7 +339,8 @@ def _x_of(editor: Editor, total: str, x: str, last: Any) -> str:
     """Return the tensor x from which 1 + Erf(x / sqrt(2)) is computed; "" if the pattern differs or nothing is
     quantised.
 
-    In models with only quantised matrices, only the result of `last` is quantised; QNN refuses that Erf, too.
+    If only the matrices of a model are quantised, the result of `last` is the only quantised tensor of the pattern.
+    QNN refuses the Erf in this case, too.
     """
     added = _made_by(editor, total, "Add")
     for one, other in _both(added) if added is not None else ():

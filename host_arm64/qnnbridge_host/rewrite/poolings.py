@@ -1,6 +1,6 @@
 """Rewrites of poolings that QNN computes wrong.
 
-Each changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
+Each rewrite changes only nodes that match a row of the known-wrong table (`qnnbridge_host.model.known_wrong`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
-# Smallest output width at which QNN computes an AveragePool with a high output and few channels right.
+# Width from which QNN computes all results right. Some narrower results are wrong (row `average-pool-narrow` of the
+# known-wrong table).
 _LEAST_WIDTH = 9
 
 
@@ -64,7 +65,7 @@ _LEAST_WIDTH = 9
     "AveragePool",
 )
 def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace AveragePool by one of a padded tensor, corrected by a constant factor and cropped at its end."""
+    """Replace AveragePool by an AveragePool of a padded tensor, a Slice at the end, and a Mul by constants."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None
@@ -78,14 +79,15 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         low, high = (-before, size + after) if counted else (0, size)
         starts = np.arange(out) * step - before
         reached = np.minimum(starts + kernel, high) - np.maximum(starts, low)
-        # A window that is completely in the padding does not reach any value.
+        # Avoid a division by zero: a window that is completely in the padding reaches no value.
         factors.append(kernel / np.maximum(reached, 1))
         more.append(max(after, int(starts[-1]) + kernel - size))
     if window["kernel"] == window["strides"] == [4, 4] and all(
         (size + before + end) % 4 == 2
         for size, before, end in zip(window["sizes"], window["before"], more, strict=True)
     ):
-        # With two values left over in both directions QNN's process ends. The zero is in no window.
+        # QNN ends the process if two values are left over in both dimensions. One more zero prevents that; no
+        # window reads it.
         more[-1] += 1
     wider = _wider_than_wrong(record, shape, made_shape)
     more[-1] += wider
@@ -93,7 +95,8 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
     made: list[Any] = []
     value = node.input[0]
     if shape[1] == 1 and editor.element(value) == ElementType.FLOAT16.value:
-        # Directly after an input of half floats with a single channel QNN reads wrong values.
+        # QNN reads wrong values of an input of half floats with a single channel if the pooling reads the input
+        # directly. This Max changes no value.
         made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
         value = made[-1].output[0]
     for axis in range(2, len(shape)):
@@ -118,7 +121,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 
 
 def _wider_than_wrong(pool: GraphNode, shape: Sequence[int], made: Sequence[int]) -> int:
-    """Return how many columns an AveragePool's result lacks so that row `average-pool-narrow` does not match."""
+    """Return how many columns wider an AveragePool's result must be so that QNN computes it right."""
     # The bounds are those of the row `average-pool-narrow` of the known-wrong table.
     if len(shape) < 4 or max(window_of_node(pool)["strides"]) > 1 or shape[1] > 32 or made[-2] < 13:
         return 0
@@ -171,7 +174,7 @@ def _copy_edges(editor: Editor, node: Any, record: GraphNode) -> list[Any] | Non
 def _step_before_pool(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Replace the stride of a MaxPool along the last dimension, where the kernel has one value, by a Slice."""
     step = record.attributes["strides"][1]
-    # Start, end, axis and step.
+    # Start, end, axis and step of the Slice.
     limits = [editor.add_constant(np.array([number]), "step") for number in (0, LAST, 3, step)]
     first = editor.make("Slice", [node.input[0], *limits], node)
     node.input[0] = first.output[0]
@@ -186,13 +189,16 @@ def rewrite_max_pools(editor: Editor) -> list[str]:
 
 @for_matches("LpPool", ("lp-pool-same",), "LpPool with auto_pad")
 def pads_of_lp_pools(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace auto_pad of an LpPool by pads, and by a Slice where ONNX Runtime's first window begins inside."""
+    """Replace auto_pad of an LpPool by pads, and by a Slice if ONNX Runtime's first window begins inside of the
+    image.
+    """
     window, made = window_of_node(record), slid_sizes([*record.given], record.attributes)
     value, pads, nodes = node.input[0], [window["before"], window["after"]], []
     for axis, (size, kernel, step, out) in enumerate(
         zip(window["sizes"], window["kernel"], window["strides"], made, strict=True), 2
     ):
-        # The windows together are shorter than the image. ONNX Runtime divides the rest, and rounds towards zero.
+        # If the windows do not cover the whole image, ONNX Runtime skips half of the rest at the start, rounded
+        # towards zero.
         rest = size - (out - 1) * step - kernel
         start = (rest if record.attributes["auto_pad"] == "SAME_UPPER" else rest - 1) // 2
         if start > 0:

@@ -28,8 +28,8 @@ def quantise_reshapes(editor: Editor) -> None:
     """Add a pair of QuantizeLinear and DequantizeLinear to each Reshape next to quantised operators."""
     if _DEQUANTIZE not in editor.op_types:
         return
-    # Move a pair between two Reshapes after the second Reshape, if the tensor has more dimensions there than QNN
-    # supports.
+    # If a pair is between two Reshapes, and its tensor has more dimensions than QNN supports, move the pair after
+    # the second Reshape.
     while editor.map_nodes(functools.partial(_past_pair, editor), _RESHAPES):
         editor.changed(shapes=True)
     editor.drop_dead()

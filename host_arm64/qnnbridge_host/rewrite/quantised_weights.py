@@ -1,8 +1,8 @@
 """Store constant quantised weights and biases in number types and with scales that QNN supports.
 
 A weight is (stored value - zero point) * scale. Adding the same number to the stored value and to the zero point
-does not change it. A bias with another scale is rounded to a multiple of the new scale, which is far below a step
-of the result.
+does not change the weight. If a bias gets a new scale, its values are rounded to multiples of this scale, which is
+far below a step of the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNED: Final = frozenset({_INT8, ElementType.INT16.value})
 _NORMS: Final = frozenset({"LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"})
 _CONVOLUTIONS: Final = frozenset({"Conv", "ConvTranspose"})
 _PRODUCTS: Final = frozenset({"MatMul", "Gemm"})
-# The number in the middle of the stored values.
+# The middle of the range of each integer type.
 _MIDDLES: Final = {_UINT8: 128, _UINT4: 8, _INT4: 0}
 
 
@@ -33,7 +33,8 @@ _MIDDLES: Final = {_UINT8: 128, _UINT4: 8, _INT4: 0}
 def unsigned_scales(editor: Editor, node: Any) -> list[Any] | None:
     """Store the int8 scale of a normalization of unsigned activations as uint8.
 
-    onnxruntime's quantizer makes it int8, and QNN refuses it: the operator stays on the CPU and splits the model.
+    onnxruntime's quantizer stores the scale as int8, which QNN refuses: the operator stays on the CPU and splits
+    the model.
     """
     readers = _readers(editor, node) if editor.element(node.input[0]) == _INT8 else []
     zeros = _zero_points(editor, node)
@@ -58,7 +59,8 @@ def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
     single, centred = zeros.size == 1, bool((zeros == _MIDDLES[kind]).all())
     refused = any(one.op in _CONVOLUTIONS and one.biased for one in readers) if single else not centred
     if kind != _UINT8 and (refused or any(one.kind == _INT8 for one in readers)):
-        # Every chip supports int8 with zero points of 0, and a difference of two numbers of four bits fits into it.
+        # Every chip supports int8 with zero points of 0, and a difference of two numbers of four bits fits into
+        # int8.
         return _stored_as(editor, node, _INT8, -_along_axis(editor, node, zeros), np.zeros_like(zeros))
     signed = any(one.kind in _SIGNED for one in readers) or (kind == _UINT4 and not single)
     if kind != _INT4 and signed and (single or centred):
@@ -71,8 +73,8 @@ def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
 def biases_of_products(editor: Editor, node: Any) -> list[Any] | None:
     """Give a bias the scale of the products to which it is added: the activations' scale times the weights' scale.
 
-    QNN reads a bias in another way if only the bias or only the weights have a scale for each channel. If both have
-    one, QNN mostly ignores the scales of the bias.
+    QNN computes with other values of a bias if only the bias or only the weights have a scale for each channel. If
+    both have such scales, QNN mostly ignores those of the bias.
     """
     made = [one for name in node.input[:3] if (one := editor.maker_of(name, _DEQUANTIZE)) is not None]
     steps = [step for one in made if (step := editor.constant(one.input[1])) is not None and step.ndim < 2]
@@ -112,7 +114,7 @@ class _Reader(NamedTuple):
 def _readers(editor: Editor, node: Any) -> list[_Reader]:
     """Return the nodes that read a DequantizeLinear as their weight.
 
-    The list is empty if the tensor is also used in another way, or with activations that are not quantised.
+    The list is empty if a node uses the tensor for another purpose, or with activations that are not quantised.
     """
     found = []
     for reader in editor.uses(node.output[0]) if editor.is_free(node.output[0]) else ():
@@ -144,7 +146,9 @@ def _along_axis(editor: Editor, node: Any, numbers: Array) -> Array:
 
 
 def _stored_as(editor: Editor, node: Any, kind: int, added: Array, zeros: Array) -> list[Any] | None:
-    """Let a DequantizeLinear read values of another type, to which `added` is added, and other zero points."""
+    """Replace the stored values and the zero points of a DequantizeLinear. kind: the new type. added: what to add
+    to the values.
+    """
     from onnx import helper
 
     values = editor.constant(node.input[0])

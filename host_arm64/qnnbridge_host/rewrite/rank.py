@@ -137,7 +137,7 @@ _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 
 
 def fold_dimensions(editor: Editor) -> list[str]:
-    """Fold the dimensions of operators that have more than QNN supports; return the changes as texts."""
+    """Fold the dimensions of operators that have more than QNN supports; return descriptions of the changes."""
     counted: Counter[str] = Counter()
 
     def change(node: Any) -> list[Any] | None:
@@ -257,7 +257,7 @@ def _elementwise(editor: Editor, node: Any) -> list[Any] | None:
     if len(groups) == 1 and len(groups[0]) > 1:
         groups = [groups[0][:-1], groups[0][-1:]]
     made = _around(editor, node, result, lambda shape: folded_shape(shape, groups, len(result)))
-    # Keep all attributes, because an elementwise operator has no attributes about axes.
+    # Keep all attributes, because an elementwise operator has no attributes that refer to axes.
     made[-2].attribute.extend(node.attribute)
     return made
 
@@ -406,7 +406,7 @@ def _normalization(editor: Editor, node: Any) -> list[Any] | None:
         return None
     normalised = shape[-many:]
     inputs = [editor.shape(name) for name in node.input[1:] if name]
-    # Scale and bias with fewer dimensions are broadcast, which remains correct for one normalised axis.
+    # If several axes are merged, scale and bias must have all of them. With one axis they may be broadcast.
     if any(one != normalised and many > 1 for one in inputs):
         return None
     made: list[Any] = []
@@ -440,7 +440,7 @@ _IN_SPACE = 5
 
 
 def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace MaxPool over three dimensions by MaxPool over the last two and MaxPool over the first."""
+    """Replace MaxPool over three dimensions by two MaxPools: over the last two dimensions and over the first."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or len(shape) != _IN_SPACE or any(node.output[1:]):
         return None
@@ -449,7 +449,7 @@ def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
     pads = given.get("pads", [0] * 6)
     same: dict[str, Any] = {name: given[name] for name in ("auto_pad", "ceil_mode") if name in given}
     if same.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return None  # opsets differ in the padding for the additional window size of 1
+        return None  # for the added windows of size 1, auto_pad SAME differs between opsets
     batch, channels, depth, height, width = shape
     flat = {name: value[1:] for name, value in windows.items()}
     deep = {name: [value[0], 1] for name, value in windows.items()}
@@ -494,7 +494,7 @@ def _merge_reshapes(editor: Editor) -> None:
             if node.op_type not in _RESHAPES or node.domain not in graphs.ONNX_DOMAINS:
                 continue
             maker, shape = editor.maker_of(node.input[0], *_RESHAPES), editor.shape(node.output[0])
-            # In a Reshape a size of 0 means "as before".
+            # In a Reshape a size of 0 copies the size of the input.
             if maker is None or shape is None or 0 in shape:
                 continue
             name, output = maker.input[0], node.output[0]

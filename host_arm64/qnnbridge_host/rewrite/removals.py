@@ -27,7 +27,7 @@ def inline_known_branches(editor: Editor) -> list[str]:
         editor.map_nodes(lambda node, instead=instead: instead.get(tuple(node.output)), ("If",))  # type: ignore[misc]
         editor.changed(shapes=True)
         constants.fold(editor)
-    return [f"{taken} {'branch' if taken == 1 else 'branches'} decided"] if taken else []
+    return [f"{taken} If {'node' if taken == 1 else 'nodes'} replaced"] if taken else []
 
 
 def _decided(editor: Editor) -> list[tuple[Any, Any]]:
@@ -234,7 +234,7 @@ def _without_empty_inputs(editor: Editor, node: Any) -> list[Any] | None:
 # --- casts that ONNX Runtime inserts ---------------------------------------------------------------------
 # ONNX Runtime inserts casts around float16 operators that its CPU provider lacks. QNN does not need these casts.
 
-# Prefix of the name of such a cast.
+# Prefix of the name of a cast that ONNX Runtime inserted.
 INSERTED_CAST: Final = "InsertedPrecisionFreeCast_"
 # TensorProto.DataType.
 _FLOAT, _FLOAT16 = 1, 10
@@ -285,7 +285,7 @@ def _restore_types(model: Any, was: Mapping[str, int]) -> None:
     """Convert operands of an operator to the type that all of them must have.
 
     The types differ without ONNX Runtime's casts, because ONNX Runtime has also converted constants to float32, and
-    removed casts of the model that its own casts reversed.
+    has removed casts of the model next to its own opposite casts.
 
     Args:
         model: the model, which is changed in place.

@@ -21,7 +21,7 @@ Rewriting = Callable[[Editor], list[str]]
 LEAST_ARGUMENT = -87.0
 # The first opset in which Max supports integers.
 _MAX_OF_INTEGERS = 12
-# End of a Slice up to the end of any axis.
+# End of a Slice that reaches the end of the axis, whatever its size.
 LAST = 2**31 - 1
 
 

@@ -18,7 +18,7 @@ from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, for_match
 
 
 def replace_output_padding(editor: Editor) -> list[str]:
-    """Replace auto_pad of ConvTranspose with output_padding by pads, and then reduce the pads."""
+    """Replace output_shape, auto_pad and output_padding of a ConvTranspose by pads, and Concat if necessary."""
     return [*_pad_to_shape(editor), *_pad_transposed(editor), *_append_output_padding(editor)]
 
 
@@ -95,7 +95,7 @@ def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list
     # Padding at the end removes computed values, which can be used as output_padding. Only the remaining values
     # must be added.
     extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
-    # A constant in a Concat with a quantised tensor would need its own scale.
+    # Keep the node if its result is quantised: a constant in the Concat would need its own scale.
     if any(extra) and (bias is None or _is_quantised(editor, node)):
         return None
     set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])
@@ -148,8 +148,8 @@ def _is_quantised(editor: Editor, node: Any) -> bool:
 
 
 def crop_and_turn(editor: Editor) -> list[str]:
-    """Replace the padding of a ConvTranspose in three dimensions by a Slice, and move two equal strides to the
-    end."""
+    """Replace the padding of a ConvTranspose in three dimensions by a Slice, and transpose it so that equal strides
+    are last."""
     return [*_crop_same(editor), *_crop(editor), *_equal_strides_last(editor)]
 
 
@@ -175,7 +175,7 @@ def _crop(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
 
 def _cut_off(editor: Editor, node: Any, before: Sequence[int], sizes: Sequence[int]) -> list[Any]:
     """Return nodes that compute the result without padding, and a Slice of it that starts at `before`."""
-    # QNN applies the same padding to all sides.
+    # Remove all padding, because QNN applies the padding of one side to all sides.
     for name in ("auto_pad", "pads", "output_padding"):
         drop_attribute(node, name)
     output = node.output[0]

@@ -42,7 +42,7 @@ _OF_A_MATRIX = 2
 
 @for_matches("Pow", ("pow-negative-zero", "pow-high", "pow-zero"), "Pow")
 def _powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace Pow with an integer exponent by products; limit the base of a zeroth power to 1 from below."""
+    """Replace Pow with an integer exponent by products; limit the base of a zeroth power to 1 or more."""
     value = editor.constant(node.input[1], 1)
     exponent = -1.0 if value is None else float(value.reshape(-1)[0])
     if exponent == 0:
@@ -54,7 +54,7 @@ def _powers_by_products(editor: Editor, node: Any, record: GraphNode) -> list[An
     if not 2 <= exponent <= _HIGHEST_POWER or exponent != int(exponent):
         return None
     if value is not None and value.ndim and (rank is None or value.ndim > rank):
-        return None  # the result would have more dimensions
+        return None  # the result would have more dimensions than the base
     made: list[Any] = []
 
     def product(left: str, right: str) -> str:
@@ -117,7 +117,7 @@ def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches("CumSum", ("cum-sum-bytes",), "CumSum")
 def sum_along_last(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Transpose the axis of a CumSum to the end: along another axis QNN's sums of 8 bits are wrong."""
+    """Transpose the axis of a CumSum to the end: along most other axes QNN's sums of 8 bits are wrong."""
     rank, axis = editor.rank(node.input[0]), editor.constant(node.input[1], 1)
     if rank is None or axis is None:
         return None
@@ -182,7 +182,7 @@ def product_by_gemm(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
 @for_matches("Cast", ("cast-uint8",), "Cast of uint8")
 def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Insert a Cast to int32 before a Cast of uint8 to float."""
-    # QNN converts every byte except 0 to 1.
+    # QNN computes a direct Cast as a Cast to boolean: every byte except 0 becomes 1.
     first = editor.make("Cast", [node.input[0]], node, to=ElementType.INT32.value)
     node.input[0] = first.output[0]
     return [first, node]
@@ -214,8 +214,8 @@ def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[An
     """
     chain = NodeChain(editor, node)
     if record.attributes["to"] in _UNSIGNED:
-        # QNN lacks Max of unsigned integers. With int32 the values equal ONNX Runtime's values, also negative
-        # values, except from 2**31 on.
+        # QNN does not support Max of unsigned integers, so int32 is used. The values are then those of ONNX
+        # Runtime, even for negative numbers, but not from 2**31 on.
         node.input[0] = unchanged(chain, chain("Cast", chain.x, to=ElementType.INT32.value), np.int32)
         return [*chain.made, node]
     output = node.output[0]
@@ -237,7 +237,8 @@ def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 def limit_to_infinity(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
     """Insert Min with infinity, or Max with minus infinity, before a comparison with it.
 
-    The two do not change any number. QNN represents an infinite input by a number that differs from infinity.
+    These operators change no value. Without them QNN represents an infinite input by a number that does not equal
+    its constant for infinity.
     """
     place = 0 if editor.constant(node.input[0]) is None else 1
     infinite = editor.constant(node.input[1 - place], _SMALL)
@@ -261,7 +262,7 @@ def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any
     chain = NodeChain(editor, node)
     zero, all_, least = (editor.add_constant(np.array(number, kind), "class") for number in (0, many, -many))
     moved = chain("Where", chain("Less", chain.x, zero), chain("Add", chain.x, all_), chain.x)
-    # An index before the first class selects no class. Replace it by the depth, which does not select one either.
+    # An index before the first class selects no class. Replace it by the depth, which selects no class.
     node.input[0] = chain("Where", chain("Less", chain.x, least), all_, moved)
     return [*chain.made, node]
 
@@ -316,7 +317,7 @@ def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> li
 
 @for_matches(("Add", "Mul"), ("repeated-rows",), "sum or product of repeated rows")
 def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max after a sum or product of repeated rows: QNN does not move the repetition past a Max."""
+    """Insert Max after a sum or product that broadcasts rows: QNN does not move the broadcast past a Max."""
     if not _may_limit(editor, node.output[0]):
         return None
     least = -3e38 if editor.element(node.output[0]) == 1 else -65504.0
@@ -344,7 +345,7 @@ def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
 def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace a random operator like RandomNormalLike by one with a fixed shape, which stays on the CPU."""
+    """Replace an operator such as RandomNormalLike by an operator with a fixed shape, which stays on the CPU."""
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
@@ -371,7 +372,7 @@ _SINCE = {"Max": 8, "ReduceSum": 13, "ReduceMax": 18}
 
 def limit_arguments(editor: Editor) -> list[str]:
     """Insert Max or Min before Exp, Softplus and Pow of a constant base. Replace Mish, ReduceLogSumExp and
-    LogSoftmax of masked values by their definitions with a limit inside."""
+    LogSoftmax of masked values by their definitions with limited arguments of Exp."""
     plans = (
         (("Exp", "Softplus"), ("exp-underflow",), _limit_input),
         (("Mish",), ("exp-underflow",), _mish),
@@ -411,7 +412,7 @@ def _may_limit(editor: Editor, name: str) -> bool:
 
 
 def _limit_exponent(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Limit the exponent of base ** x = exp(x * log(base)): from below for a base above 1, else from above."""
+    """Limit the exponent of base ** x = exp(x * log(base)): to a minimum for a base above 1, else to a maximum."""
     base = editor.constant(node.input[0], 1)
     if base is None or not np.isfinite(base).all() or not _may_limit(editor, node.input[1]):
         return None
@@ -435,7 +436,7 @@ def _log_sum_exp(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
         return None
     keep = int(record.attributes.get("keepdims", 1))
     chain = NodeChain(editor, node)
-    # Infinity minus infinity would be NaN.
+    # Limit the values before the maximum is computed, because infinity minus infinity would be NaN.
     most = 3e38 if editor.element(node.input[0]) == 1 else 65504.0
     finite = chain("Min", chain("Max", chain.x, chain.constant(-most)), chain.constant(most))
     top = _reduced(chain, "ReduceMax", finite, axes, 1)
@@ -485,8 +486,7 @@ _AXES_INPUT = 3
 
 @for_matches("Conv", ("conv-equal-padding",), "Conv")
 def pad_convolutions(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Add one zero at the start to the padding of a Conv whose equal padding QNN computes wrong, and drop the first
-    result."""
+    """Pad one more zero at the start of a Conv whose padding is equal on both sides, and drop the first result."""
     window = window_of_node(record)
     before, after = window["before"], window["after"]
     # QNN's results are right for every other padding.
