@@ -1,7 +1,7 @@
 """An entry of the cache: its manifest, its files, and the session that is created from it.
 
-The manifest is written last, so a folder with a readable manifest is a finished entry. Records are immutable; any
-thread.
+The manifest is written last, so a folder with a readable manifest is a finished entry. Records are immutable and
+thread-safe.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ class EntryManifest:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of onnxruntime and QNN that compiled the entry."""
+        """Versions of onnxruntime and QNN with which the entry was compiled."""
         return dict(self.parts.get("host", {}).get("versions", {}))
 
     def write(self, folder: Path) -> None:
-        """Write the manifest. Raise `OSError`."""
+        """Write the manifest. Raise `OSError` if writing fails."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain["files"] = [dataclasses.asdict(file) for file in self.files]
         plain["info"] = self.info.to_wire()
@@ -108,7 +108,7 @@ class EntryManifest:
             raise Damaged("the manifest lists files that an entry does not have")
 
 
-# With this entry ONNX Runtime refuses to compile, so a host that loads a cache entry never compiles.
+# Session config entry with which ONNX Runtime refuses to compile. A host that loads a cache entry must not compile.
 DISABLE_COMPILE = "session.disable_model_compile"
 
 _OF_THE_ORIGINAL = ("session.model_external_initializers_file_folder_path",)
@@ -145,9 +145,9 @@ class CacheEntry:
         return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
 
     def spec(self, spec: SessionSpec) -> SessionSpec:
-        """Return the session description with which the session of `spec` is created from the entry.
+        """Return `spec` changed so that its session loads the entry instead of the model.
 
-        Fixed dimensions and given initializers are omitted, because they are compiled in.
+        Fixed dimensions and given initializers are omitted, because the compiled model contains them.
         """
         entries = {key: text for key, text in spec.config_entries.items() if key not in _OF_THE_ORIGINAL}
         return dataclasses.replace(
@@ -163,7 +163,7 @@ class CacheEntry:
 
     @property
     def files(self) -> tuple[KnownFile, ...]:
-        """Return the files of the session. Files of a newly created entry have not been read again."""
+        """Files that the session loads, with the hashes of the verification, or else of the manifest."""
         if self.checked:
             return self.checked
         records = self.manifest.files
@@ -171,7 +171,7 @@ class CacheEntry:
         return tuple(KnownFile(p, take_stamp(p), record.sha256) for p, record in zip(paths, records, strict=True))
 
     def check_unchanged(self) -> None:
-        """Check the files after native code has read them. Raise `Damaged`, or `OSError`."""
+        """Raise `Damaged` if a file changed while native code read it, and `OSError` if it cannot be checked."""
         for file in self.checked:
             if file.changed():
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")

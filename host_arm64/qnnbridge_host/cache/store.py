@@ -14,8 +14,8 @@
 
 Invariants: an entry is created by one rename, after all its files are on the disk, with the manifest written last.
 It is used only after its files are verified against the manifest. It is removed by a rename first. Methods that
-change an entry are called under its lock (`lock`). They raise `OSError` when the disk fails. Any thread, any
-process.
+change an entry are called under its lock (`lock`). They raise `OSError` when the disk fails. Safe for
+several threads and processes.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_os.files import NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
 from qnnbridge_protocol.field_types import read_document
 
-# Timeout for this lock. It is held while leftovers are removed, which may have several gigabytes.
+# Timeout for the lock that a process holds while it removes leftovers, which may have several gigabytes.
 SWEEP_WAIT_S: Final = 10.0
 # Maximum number of set-aside entries that are kept, with the reason.
 MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
-# Pattern of a user's lock file: its process id and a random number.
+# Pattern of the lock file of a process that uses an entry: process id and random number.
 _USE: Final = re.compile(r"\d+-[0-9a-f]+\.lock")
 
 _WINDOWS_MAX_PATH: Final = 259
@@ -71,7 +71,7 @@ Fault = Literal["damaged", "foreign", "crashed", "unloadable", "differs"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hits:
-    """Approximate number of uses of an entry. last: seconds since 1970."""
+    """Approximate number of uses of an entry. last: time of the last use, in seconds since 1970."""
 
     count: int = 0
     last: float = 0.0
@@ -79,7 +79,7 @@ class Hits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InvalidEntry:
-    """An entry that was set aside. when: seconds since 1970."""
+    """An entry that was set aside. when: time of setting it aside, in seconds since 1970."""
 
     folder: Path
     key: str
@@ -155,9 +155,9 @@ class Store:
         return try_hold(self._lock_file(key))
 
     def find(self, key: str, *, fresh: bool = False) -> CacheEntry | None:
-        """Return an entry after verifying every byte; ``None`` if the key has none.
+        """Return an entry after verifying its files; ``None`` if the key has none. Raise `Damaged` with the reason.
 
-        fresh: also read unchanged files again. Raises `Damaged` with the reason.
+        fresh: read every file, even if its stamp is unchanged since an earlier verification.
         """
         entry = self.peek(key)
         if entry is None:
@@ -170,7 +170,7 @@ class Store:
         try:
             enter(folder)
         except NotOurs:
-            raise Damaged("a link or a file occupies its folder's name") from None
+            raise Damaged("its path is a link or a file instead of a folder") from None
         try:
             manifest = EntryManifest.read(folder)
         except OSError as error:
@@ -183,7 +183,7 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, atomically. Replace files that equal another entry's file
+        """Make the finished draft the entry of its key, atomically. Share files with equal contents among entries
         by hard links."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
@@ -249,8 +249,8 @@ class Store:
         return held
 
     def in_use(self, key: str, *, sweep: bool = True) -> bool:
-        """Return whether a running process has sessions of an entry. sweep: remove leftovers of processes that have
-        ended."""
+        """Return whether a running process has sessions of an entry. sweep: remove lock files of processes that
+        have ended."""
         used = False
         for file in _listed(self._uses(key)):
             if not _USE.fullmatch(file.name) or file.is_symlink():
@@ -388,8 +388,8 @@ class Store:
         return tuple(checked)
 
     def _share(self, path: Path, sha256: str, size: int) -> None:
-        """Replace a file by a hard link to an equal file of another entry, if the file system supports hard
-        links."""
+        """Replace a file by a hard link to a file of another entry with the same contents, if the file system
+        supports hard links."""
         for key in self.all_keys():
             try:
                 other = self.peek(key)
