@@ -12,7 +12,7 @@ Context binaries from a function of the application: QNN reads files only, so th
 together with a copy of the model. The folder exists while the session is open. The next host that needs such a
 folder removes the folders of crashed hosts.
 
-Any thread.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class FixedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSource:
-    """A rewritten copy to load. spec: the session's description without the sizes of dimensions that are fixed in
-    the copy."""
+    """A rewritten copy that is loaded instead of the model. spec: the session's description without the sizes of
+    dimensions that are fixed in the copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -105,7 +105,7 @@ def fixed_source(
         spec: the session's description with `fix`; its sizes of free dimensions are fixed in the copy.
         settings: the cache's settings; ``None`` without a cache.
         folder: folder of the external files of a model given as bytes.
-        order: the order for the worker.
+        order: stop signal, deadline and receiver of progress events for the worker.
         right_here: rows of the table of known-wrong operators that are not rewritten, because QNN's results were
             measured on this computer and were right.
 
@@ -148,7 +148,7 @@ def fixed_source(
                 found = ModelSource.open(made.path, os.curdir)
                 return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
             except BridgeError:
-                raise  # some of these classes are also an `OSError`
+                raise  # before `except OSError`, which would catch some of these classes
             except OSError as error:
                 # The cache cannot be used, so create the copy without it.
                 unusable = _no_room(source, settings.folder, error)
@@ -233,9 +233,9 @@ def _kept(
         wanted: options of the copy, which are part of its key.
         settings: the cache's settings.
         make: creates the copy in an empty folder.
-        order: the order with the deadline.
+        order: the task, for its deadline and stop signal.
         kind: type of the copy, one of `COPIES`.
-        words: verb forms for messages, such as ("rewriting", "rewritten").
+        words: what is done to the model, for messages, such as ("rewriting", "rewritten").
 
     Raises:
         DeadlineExceeded: another process was still creating the copy.
@@ -316,7 +316,7 @@ def suggest_fix(
         refusal: the error, which is changed.
         source: the model.
         spec: the session's description.
-        order: request for the worker that tries the rewrites.
+        order: stop signal, deadline and receiver of progress events for the worker that tries the rewrites.
         rewritten: whether all rewrites were already applied. Then only fixed values for inputs can help.
     """
     from qnnbridge_host.cache.key import size_of
@@ -389,7 +389,7 @@ def wrapped_source(
         source: the binary.
         entries: configuration entries of the session.
         settings: the cache's settings; ``None`` without a cache.
-        order: the order for the worker.
+        order: stop signal, deadline and receiver of progress events for the worker.
         library: versions of QNN, on which the model depends besides the binary.
 
     Raises:
@@ -465,7 +465,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
     if len(graphs) != 1:
         names = ", ".join(repr(names[0]) for names in graphs[:8])
         raise OptionError(
-            f"The context binary {order.model.label} has {len(graphs)} graphs, and a session runs one.",
+            f"The context binary {order.model.label} has {len(graphs)} graphs, but a session runs only one.",
             cause=f"Its graphs: {names}{' and more' if len(graphs) > 8 else ''}.",
             fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or create models of all graphs: "
             f"{model_command('wrap', request.path, '-o model_ctx.onnx')}",
