@@ -61,7 +61,9 @@ def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None)
     if rewrites := curing_rewrites(creation, host):
         return ModelChoice(FixSpec(only=_with_prerequisites(rewrites, creation.spec)), rewrites)
     if parting is not None:
-        return ModelChoice(FixSpec(only=_with_prerequisites((parting.rewrite,), creation.spec)), (parting.rewrite,), parting)
+        return ModelChoice(
+            FixSpec(only=_with_prerequisites((parting.rewrite,), creation.spec)), (parting.rewrite,), parting
+        )
     return AS_GIVEN
 
 

@@ -533,7 +533,7 @@ class SessionMaker:
                 session = create(spec=spec)
         except BridgeError as error:
             if error.details.get("npu_memory"):
-                error.evidence = (*error.evidence, *self.sessions.on_npu_in_words())
+                error.evidence = (*error.evidence, *self.sessions.describe_npu_use())
             raise
         placement = session.info.placement
         if placement.qnn_nodes or words:

@@ -4,7 +4,7 @@ This works with both generations of onnxruntime-qnn. ONNX Runtime's ``ModelCompi
 the plugin generation, does not report the placement, and writes an ordinary copy of the model if QNN does not
 accept any node.
 Invariants: when `compile_model` returns, the .onnx file is written and at least one node of the model is on QNN.
-After an error the caller removes the files. Any thread.
+After an error the caller removes the files. Thread-safe.
 """
 
 from __future__ import annotations

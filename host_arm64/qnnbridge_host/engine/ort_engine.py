@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 # Maximum number of omitted metadata entries that are listed.
 _MOST_NAMES = 20
 
-# First release whose session creation releases the GIL. Before it the native part holds the GIL (onnxruntime
-# 27063).
+# First release whose session creation releases the GIL. In earlier releases the native part holds the GIL
+# (onnxruntime 27063).
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
 
 
@@ -91,9 +91,9 @@ class OrtEngine:
         """Return a description of what this host offers.
 
         The keys are ``providers``; QNN's ``devices``, its ``library_folder`` and its origin ``qnn_source``;
-        ``qnn_generation``, the generation of the installed package; ``simulator``, whether QNN computes on the
-        simulator (``None`` without QNN); ``qnn_problem``, the error of a session with QNN as a map; ``build`` and
-        ``ort_folder`` of ONNX Runtime.
+        ``qnn_generation``: how the installed package provides QNN; ``simulator``: whether QNN computes on the
+        simulator (``None`` without QNN); ``qnn_problem``: the error that sessions with QNN raise, as a map;
+        ``build`` and ``ort_folder`` of ONNX Runtime.
         """
         problem = None
         try:
@@ -279,7 +279,8 @@ class OrtEngine:
                 operators=placement.session_operators(session),
             )
 
-        # The library that writes graphs cannot read context binaries, and its error would be in this log.
+        # Skip a compiled model: the library that writes graphs cannot read context binaries, and its error would
+        # appear in the log of this session.
         simulator = choice.target is not None and choice.target.simulator
         if simulator and not scan_model(source, count_nodes=False).is_compiled:
             with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
@@ -334,7 +335,7 @@ def _cancel_loading(options: Any) -> None:
 
 
 def _lacking(spec: SessionSpec) -> tuple[str, ...]:
-    # Weights that the application passes in memory may be missing on disk.
+    # Do not report files as missing if the application passes the weights in memory.
     if spec.model_path is None or spec.files_in_memory or spec.external_initializers:
         return ()
     return tuple(lacking_weights(spec.model_path))
@@ -437,8 +438,8 @@ class OrtSession:
             )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
-            # With such an output `InferenceSession.run` fails as a whole and does not return the other outputs
-            # either.
+            # If numpy cannot represent one of the outputs, `InferenceSession.run` fails and returns no output at
+            # all.
             given = ort_values.feeds_as_ort_values(self._ort, feeds)
             return [
                 ort_values.result_of_ort_value(value)

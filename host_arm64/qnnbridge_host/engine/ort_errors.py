@@ -3,7 +3,7 @@
 ONNX Runtime's classes keep their name and message; builtin exceptions become the matching ``Remote...Error``. Rules
 add a cause and a fix to a message that is misleading or incomplete; each message was observed on onnxruntime 1.24
 to 1.32 with onnxruntime-qnn 2.7. Only this module decides whether an error is a reset of the NPU
-(``details["npu_reset"]``). Pure functions; any thread.
+(``details["npu_reset"]``). Pure functions.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
         return None, None
     try:
         if os.path.isdir(path):
-            return f"The path {path} is a folder.", "Give the path of the .onnx file in it."
+            return f"The path {path} is a folder.", "Give the path of the .onnx file in this folder."
         with open(path, "rb") as file:
             head = file.read(len(_GIT_LFS))
     except OSError:
@@ -112,7 +112,7 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
         return f"{path} is empty.", "Copy or download the model again."
     if head == _GIT_LFS:
         return f"{path} is a Git LFS pointer, not the model itself.", "Fetch the file with `git lfs pull`."
-    return f"{path} is not an ONNX model, or it is cut off.", "Copy or download the model again."
+    return f"{path} is not an ONNX model, or is truncated.", "Copy or download the model again."
 
 
 def _finalize_cause(circumstances: Circumstances) -> str:
@@ -137,7 +137,7 @@ def _finalize_fix(circumstances: Circumstances) -> str:
             "it; else run it on the CPU provider."
         )
     return (
-        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs the operator. "
+        "Run the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs the operator. "
         "Change that operator, quantize it if it is float, or run the model on the CPU provider."
     )
 
@@ -194,7 +194,7 @@ def _execute_cause(circumstances: Circumstances) -> str:
             "fails if the shape of these numbers comes from an input."
         )
     if indexed:
-        return f"QNN does not report a reason. It may be an index out of range ({', '.join(indexed)})."
+        return f"QNN does not report a reason. A possible reason is an index out of range ({', '.join(indexed)})."
     return "QNN does not report a reason. The previous log line may contain more."
 
 
@@ -236,7 +236,7 @@ def _layout_fix(circumstances: Circumstances) -> str:
     model = circumstances.model
     return (
         f"Run: {model.fix()}, which rewrites what QNN refuses if a rewrite exists, and use "
-        f"{fixed_file(model.path)}. If the error stays, quantise the float model with qnnbridge quantize, which "
+        f"{fixed_file(model.path)}. If the error persists, quantise the float model with qnnbridge quantize, which "
         "chooses types that QNN supports, or run the model on the CPU provider."
     )
 
@@ -253,7 +253,7 @@ def _definitions_fix(circumstances: Circumstances) -> str:
     model = circumstances.model
     return (
         f"For Mish and GroupNormalization run: {model.fix('definitions')}, and compile "
-        f"{fixed_file(model.path)}. A session without a cache runs the unchanged model."
+        f"{fixed_file(model.path)}. Or run the unchanged model in a session without a cache."
     )
 
 

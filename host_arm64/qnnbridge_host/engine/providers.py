@@ -3,7 +3,7 @@
 The rules: the default is QNN. A session with QNN is strict unless the application allows the CPU. QNN's options are
 checked, and the backend library is added to them, and on the simulator also the chip. A provider that this host
 does not have is an error, never a silent fallback to the CPU. `QnnAdapter` is the interface to the two generations
-of onnxruntime-qnn. Immutable results, pure functions; any thread.
+of onnxruntime-qnn. Pure functions with immutable results.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
 
 
 def _unique(providers: Sequence[ProviderSpec]) -> list[ProviderSpec]:
-    """Return the providers without repetitions of a name, because ONNX Runtime also uses the first only."""
+    """Return the first provider of each name, because ONNX Runtime ignores repetitions."""
     return list({provider.name: provider for provider in reversed(providers)}.values())[::-1]
 
 
@@ -306,7 +306,8 @@ class PluginQnn:
     def __init__(self, devices: list[Any], source: QnnSource) -> None:
         self._devices = devices
         self.source: QnnSource | None = source
-        # The provider's file, for other libraries that create their own ONNX Runtime environment.
+        # Path of the provider's file. onnxruntime-genai, which has a separate ONNX Runtime environment, registers
+        # it again.
         self.library: str | None = source.library
         self.library_folder: str | None = os.path.dirname(source.library)
         self.version = numbers_of(source.release)
@@ -361,7 +362,7 @@ def load_plugin(
         # Check libraries from folders only: a folder may contain another vendor's provider, and registering a
         # library runs its code.
         if source.engine != "wheel":
-            _refuse_others(source)
+            _refuse_foreign_library(source)
         # Set the search path before the first call into QNN: if the skel is not found then, QNN keeps using the
         # driver's runtime.
         _let_the_dsp_find(folder)
@@ -395,8 +396,8 @@ def unavailable(error: BridgeError) -> ProviderUnavailable:
     return ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details)
 
 
-def _refuse_others(source: QnnSource) -> None:
-    """Raise `ProviderUnavailable` if a library is not QNN's provider, before any of its code runs."""
+def _refuse_foreign_library(source: QnnSource) -> None:
+    """Raise `ProviderUnavailable` if a library is not QNN's provider, without running its code."""
     import mmap  # import it here because a session with the wheel's provider does not need it
 
     try:

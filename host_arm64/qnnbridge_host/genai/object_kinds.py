@@ -170,7 +170,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     except BridgeError as error:
         # List the sessions and objects on the NPU, because QNN only reports that memory is exhausted.
         if error.details.get("npu_memory"):
-            error.evidence = (*error.evidence, *call.sessions.on_npu_in_words())
+            error.evidence = (*error.evidence, *call.sessions.describe_npu_use())
         raise
 
 
