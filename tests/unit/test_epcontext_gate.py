@@ -78,7 +78,7 @@ def test_the_refusal_on_the_cpu_has_an_explanation_of_qnnbridge(tmp_path: Path) 
     text = str(caught.value)
     assert "good.onnx is a compiled EPContext artifact made by QNNExecutionProvider" in text
     assert "a session on the CPU cannot work on it" in text
-    assert "Request QNNExecutionProvider" in text
+    assert "Ask for QNNExecutionProvider" in text
     assert "the original ONNX model" in text
 
 
