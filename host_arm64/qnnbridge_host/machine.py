@@ -8,7 +8,7 @@ takes five). These files also show which of the two generations of onnxruntime-q
   with plain onnxruntime, because both write the same folder and the later one wins;
 - 2.x is a plugin in addition to plain onnxruntime, in ``onnxruntime_qnn/``.
 
-Pure functions of the file system (and, for the NPU driver, of the Windows registry); any thread.
+Pure functions of the file system (and, for the NPU driver, of the Windows registry).
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str 
     name = built.get("package_name")
     if name is not None:
         return None if name == QNN_DISTRIBUTION else name
-    # Without that file (1.20), decide by the QNN libraries.
+    # Without `build_and_package_info.py` (1.20), decide by the QNN libraries.
     if others and capi and not os.path.exists(os.path.join(capi, "QnnHtp.dll")):
         return others[0]
     return None

@@ -19,8 +19,8 @@ from urllib.parse import unquote
 
 from qnnbridge_protocol.errors import GenerationError
 
-# Maximum number of characters of a schema or grammar, and of nesting levels of a schema. The library accepts fewer
-# levels.
+# The limits below are maximums. First: characters of a schema or grammar, and nesting levels of a schema. The
+# library accepts fewer levels.
 MOST_CHARACTERS: Final = 1_000_000
 MOST_LEVELS: Final = 128
 # Sum of minItems and maxItems of all arrays of a schema; 100,000 take a second. The library creates a rule for each
@@ -67,7 +67,7 @@ def check_guidance(kind: str, data: str) -> None:
     bounds = _Bounds()
     for schema in _schemas(kind, data):
         bounds.add(schema)
-        _refuse_circle(schema)
+        _refuse_cycle(schema)
 
 
 class _Bounds:
@@ -201,8 +201,8 @@ def _remainders(step: float) -> int:
     return int(digits[:20] or "0")
 
 
-def _refuse_circle(schema: Any) -> None:
-    """Refuse schemas that refer to themselves without a property or an item between: no value matches them.
+def _refuse_cycle(schema: Any) -> None:
+    """Refuse schemas that refer to themselves without a property or an item in between: no value matches them.
 
     The library would let the empty answer match such a schema.
     """
@@ -228,8 +228,8 @@ def _refuse_circle(schema: Any) -> None:
                 done.add(current)
             elif after in inside:
                 raise _refused(
-                    "The JSON schema refers to itself without a property or an item between.",
-                    "Let each circle of $ref go through properties or items.",
+                    "The JSON schema refers to itself without a property or an item in between.",
+                    "Put a property or an item into each cycle of $ref.",
                 )
             elif after not in done and after in by_id:
                 inside.add(after)
@@ -245,7 +245,8 @@ def _same_value(schema: Any, one: dict[str, Any]) -> list[int]:
 
 
 def _target(schema: Any, reference: str) -> Any:
-    """Return the target of a reference within the document; `None` for others, which the library handles."""
+    """Return the target of a reference within the document; `None` for other references, which the library
+    handles."""
     if not reference.startswith("#"):
         return None
     found = schema

@@ -5,7 +5,7 @@ file that is neither PNG nor JPEG, and waits forever for the rest of a truncated
 JPEG are checked here as libjpeg reads them, except for the compressed data, where libjpeg tolerates every error.
 The PNG decoder reports errors. Sound is checked for its format and for its size when decoded.
 
-Pure functions; safe to call from any thread.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def check_sound(data: bytes, number: int) -> None:
         # Number of channels minus 1 in 3 bits, sample size in 5 bits, number of samples of one channel in 36 bits.
         head = int.from_bytes(data[18:26], "big")
         samples = (head & (1 << 36) - 1) * ((head >> 41 & 7) + 1)
-        # Silence is compressed to almost nothing, and onnxruntime-genai decodes a file without this number fully.
+        # Refuse a file without this number: even a small file may contain hours of silence, which onnxruntime-genai
+        # would decode.
         if len(data) < 42 or not samples:
             raise _no_sound(number, "The header of a FLAC has no number of samples.", "Record or convert it again.")
     elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):

@@ -216,8 +216,8 @@ class GenaiModel:
             return self._processor
 
     def count_memory(self, words: str) -> None:
-        """Record how much memory of the NPU the model uses. words: description of the remedy needed to load it, or
-        ""."""
+        """Record how much memory of the NPU the model uses. words: what was done to load the
+        model if the NPU could not map its weights; otherwise ""."""
         sizes: dict[str, int] = {}
         for number, (stage, one) in enumerate(zip(self.folder.stages, self.placement, strict=True)):
             if one.wanted and (one.placement.qnn_nodes or words):
@@ -366,7 +366,7 @@ def _load(
     placed: Callable[[GenaiFolder], list[StagePlacement]],
     versions: Mapping[str, str],
 ) -> tuple[GenaiModel, str]:
-    """Return the model, and a description of the remedy needed to load it, or ""."""
+    """Return the model, and what was done to load it if the NPU could not map its weights; otherwise ""."""
     _register(native, engine, folder)
     other = filler(folder)
 
@@ -455,7 +455,8 @@ def may_change(folder: GenaiFolder) -> bool:
 
 
 def without_mapping(folder: GenaiFolder) -> GenaiFolder:
-    """Return the folder's facts with the provider options of the changed config: weights are not mapped."""
+    """Return the folder's facts with the provider options of the changed config, which disable mapping of
+    weights."""
     stages = (
         dataclasses.replace(
             stage, providers=tuple((name, _unmapped_options(name, given)) for name, given in stage.providers)
@@ -642,8 +643,8 @@ def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -
         return None
     if stamp is None:
         return None
-    # The key contains all of the stamp except the time when it was taken, because size and date alone do not
-    # identify a file; and the versions, because another driver or QNN may support other nodes.
+    # The key contains the file's stamp (without the time when it was taken), because size and date alone do not
+    # identify a file, and the versions, because another driver or QNN may support other nodes.
     key = [os.path.abspath(stage.path), *stamp.to_plain()[:-1], stage.qnn_options, dict(versions)]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
     return Path(cache) / FOLDER / f"{name[:32]}.json"

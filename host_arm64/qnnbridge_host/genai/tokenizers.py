@@ -150,7 +150,7 @@ class AnswerTexts:
         """
         ended = done and bool(tokens) and tokens[-1] in self.tokenizer.model.folder.eos
         before = max(self.start, len(history) - (len(tokens) - ended))
-        # If an error occurs below, the stream has decoded an unknown number of tokens.
+        # Drop the stream if an error occurs below: it has then decoded an unknown number of tokens.
         stream, self._stream = self._stream, None
         if stream is None or self._place != (before, cuts):
             stream = self.tokenizer.stream()

@@ -88,7 +88,7 @@ def ensure_tried(
     text = f"onnxruntime-genai {version} is {beside_table(version)}. "
     if compared:
         return f"{text}A trial in a separate process succeeded, but its tokens could not be compared: {compared}."
-    return f"{text}A trial in a separate process gave the same tokens as its own Python module."
+    return f"{text}A trial in a separate process gave the same tokens as the release's Python module."
 
 
 def _in_worker(
@@ -121,7 +121,7 @@ def _refusal(
     what = {
         "died": "ended the process that tried it",
         "differs": "generates different tokens through its C interface and through its Python module",
-        "fails": "fails through its C interface, and not through its own Python module",
+        "fails": "fails through its C interface, but not through its Python module",
     }[str(found["problem"])]
     again = "" if file is None else f" The result counts for a day; to try again at once, remove {file}."
     return GenerationUnsupported(
@@ -168,7 +168,8 @@ def _recall(file: Path | None, key: str) -> dict[str, Any] | None:
 
 def _remember(file: Path | None, key: str, found: dict[str, Any]) -> None:
     found.update(schema=SCHEMA, at=time.time())
-    # Keep the result in memory only without a file: removing the file makes the next load try again.
+    # Keep the result in memory only if it is not in a file, so that removing the file makes the next load try
+    # again.
     if file is None:
         _kept[key] = found
         return

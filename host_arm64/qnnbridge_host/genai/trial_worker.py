@@ -1,6 +1,6 @@
 """Worker's part of `trial`: generate with the installed release of onnxruntime-genai in two ways.
 
-The release may crash the process, which has no other work. One thread.
+The release may crash the process, which has no other work. Not thread-safe.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ NPU_LANE: Final = "npu"
 
 
 class HostHandlers:
-    """Operations for one client. Any thread.
+    """Operations for one client. Thread-safe.
 
     Args:
         load_engine: imports ONNX Runtime; its argument is a function that reports the phases.
@@ -276,7 +276,7 @@ class HostHandlers:
             wanted = WrapRequest.from_plain(request.header)
         except (LookupError, TypeError, ValueError) as error:
             raise desync(f"worker.wrap without a proper description ({error})") from None
-        # The provider in Windows' catalogue has its libraries in a separate folder.
+        # Use the folder of the loaded QNN, which may come from Windows' catalogue instead of the wheel.
         folder = self._sessions.engine.describe().get("library_folder")
         described, models = work(wanted, folder)
         graphs = [list(one.graphs) for one in models]

@@ -83,7 +83,8 @@ class Handlers(Protocol):
 
 
 class Server:
-    """Serves one client, then leaves its transport. In a host this ends the process."""
+    """Serves one client. After that the server's threads end, and in a host the process
+    (`ServerTransport.leave`)."""
 
     def __init__(
         self,
@@ -119,7 +120,7 @@ class Server:
         self._channels_lock = threading.Lock()
 
     def run(self) -> NoReturn:
-        """Exchange HELLOs, serve until the client leaves, then leave the transport."""
+        """Exchange HELLOs, and serve until the client leaves. Never returns."""
         if self._connection.agreement is None:
             self._greet()
         self._handlers.start(
@@ -140,7 +141,7 @@ class Server:
         return len(self._in_flight)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all requests are answered; return False after the timeout. Any thread."""
+        """Wait until all requests are answered; return False after the timeout. Any thread may call this."""
         return self._in_flight.drain(timeout_s)
 
     @property
@@ -480,10 +481,10 @@ class ServerTransport(Protocol):
         """Log an error of the client."""
 
     def end(self, code: int) -> None:
-        """Stop serving the client. Returns if the process continues."""
+        """Stop serving the client. In a process with only one client, this ends the process."""
 
     def leave(self, code: int) -> NoReturn:
-        """Stop as `end` does, for a thread of the server: never returns."""
+        """Stop like `end`, and end the calling thread of the server. Never returns."""
 
 
 class ProcessTransport:
@@ -497,7 +498,7 @@ class ProcessTransport:
 
     @property
     def slabs(self) -> Slabs:
-        if self._slabs is None:  # one server calls this while holding its own lock
+        if self._slabs is None:  # needs no lock: its one server calls it while holding a lock
             from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()

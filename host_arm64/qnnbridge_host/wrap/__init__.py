@@ -1,2 +1,2 @@
-"""Read the graphs of bare context binaries (without an ONNX file) by QNN's own library, and build models for
+"""Read the graphs of bare context binaries (without an ONNX file) with QNN's own library, and build models for
 them."""

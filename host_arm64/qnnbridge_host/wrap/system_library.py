@@ -1,4 +1,4 @@
-"""Read the description of a context binary with QNN's system library, by ctypes.
+"""Read the description of a context binary with QNN's system library, through ctypes.
 
 The library is native code that reads a foreign file, so it runs in a worker only. Every structure that it returns
 begins with a version. An unknown version is refused before anything after it is read. Layouts: QnnTypes.h,
@@ -338,7 +338,7 @@ class _Reader:
             raise ContextUnusable(
                 f"The QNN SDK of this host returns a description of {os.path.basename(self.path)} that qnnbridge "
                 "does not support.",
-                cause=f"{what} version {version}; supported are {', '.join(map(str, versions))}.",
+                cause=f"{what} has version {version}; supported versions: {', '.join(map(str, versions))}.",
                 fix="Update qnnbridge, or use the onnxruntime-qnn release that made the binary.",
                 evidence=(f"system interface {self.library}",),
                 details={"path": self.path},
@@ -347,8 +347,7 @@ class _Reader:
         return version
 
     def count(self, number: int, most: int, pointer: Any, what: str) -> int:
-        # Check for an array, because ctypes would raise a ValueError without the file's name for a count without an
-        # array.
+        # A count without an array is an error, too: ctypes would raise a ValueError, which lacks the file's name.
         if number > most or (number and not pointer):
             raise _cannot_read(self.path, f"{number} {what}", self.library)
         return number
