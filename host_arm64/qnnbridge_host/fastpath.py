@@ -232,7 +232,7 @@ class CallSink(Protocol):
         """Limits that both sides have agreed on."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """Return the session with this number, and the lane of its runs. Raise `Closed`."""
+        """Return the session with this number, and the lane of its runs. Raise `Closed` for an unknown number."""
 
     def accept(self, call: FastCall, lane: str | None) -> None:
         """Serve a call, now or at its turn in the lane."""
@@ -333,7 +333,8 @@ class HostChannel:
         self._sink = owner.sink
         self._in_fd, self._out_fd = ends
         self._record = record
-        # The channel's thread, and `forget_slab` in any thread, change this dict by single operations.
+        # Needs no lock: the channel's thread, and `forget_slab` in any thread, change it by single, atomic
+        # operations.
         self._plans: dict[int, BoundPlan] = {}
         # Plans whose memory was released. A caller that abandons a call releases the memory at once, and the
         # release may be served before the call is read.
@@ -429,7 +430,7 @@ class HostChannel:
             self.close_if_unused()
 
     def _take(self, file: io.FileIO, raw: bytearray) -> None:
-        """Serve any message but a call of a known plan."""
+        """Serve a message that is not a call of a known plan."""
         head = parse_head(raw, self._sink.limits, from_client=True)
         if head.kind is ChannelKind.PING:
             self.answer_shortly(self._pong, head.number)

@@ -21,7 +21,7 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 FILE_NAME: Final = "manifest.json"
 STEM: Final = "model_ctx"
-# The file name is fixed, because QNN cannot load a file with ``..`` in its name.
+# Do not use the model's file name: QNN cannot load a file with ``..`` in its name.
 MODEL: Final = f"{STEM}.onnx"
 
 
@@ -38,11 +38,11 @@ class EntryFile:
 class EntryManifest:
     """Manifest of an entry.
 
-    id: unique for each build, also of the same key. parts: the inputs of the key. label: the model's name in
+    id: unique for each build, also of the same key. parts: the parts of the key. label: the model's name in
     messages. source_path: the model's path when it was compiled. source_bytes: size of the model with all its
-    files. info: facts of a session of the original model. created: seconds since 1970. compile_seconds: the time
-    that a hit saves. salvaged: the compiler crashed after it had written everything. warning: text about operators
-    that QNN is known to compute wrong, which is repeated for every hit.
+    files. info: facts about a session of the original model. created: time in seconds since 1970. compile_seconds:
+    the time that a hit saves. salvaged: the compiler crashed after it had written everything. warning: text about
+    operators that QNN is known to compute wrong, which is repeated for every hit.
     """
 
     key: str
@@ -95,7 +95,6 @@ class EntryManifest:
 
     def _check(self) -> None:
         names = [file.name for file in self.files]
-        # Refuse a name that contains a folder, because it would let a foreign manifest refer to any file.
         if not (is_time(self.created) and math.isfinite(self.compile_seconds) and self.source_bytes >= 0):
             raise Damaged("the manifest has impossible numbers")
         # `parts` may contain any JSON; check the types of the values that are displayed.
@@ -103,7 +102,8 @@ class EntryManifest:
         versions = host.get("versions", {}) if isinstance(host, dict) else None
         proper = isinstance(versions, dict) and isinstance(providers, list)
         if not proper or not all(isinstance(p, list) and len(p) == 2 and isinstance(p[1], dict) for p in providers):
-            raise Damaged("the inputs in the manifest have an unknown format")
+            raise Damaged("the parts of the key in the manifest have an unknown format")
+        # Refuse a name that contains a folder, because it would let a foreign manifest refer to any file.
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
             raise Damaged("the manifest lists files that an entry does not have")
 

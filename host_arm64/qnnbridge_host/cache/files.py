@@ -91,7 +91,7 @@ def is_time(seconds: float) -> bool:
 KEY_FORM: Final = re.compile(r"[0-9a-f]{32}")
 RECORD_FORM: Final = re.compile(r"(?:[a-z]+-)?[0-9a-z]{1,64}\.(json|odd)")
 
-# Folders of `create/replaced` in the cache, next to the entries, that `cache clear` removes.
+# Folders in the cache for copies of models (`create/replaced`). `cache clear` removes them.
 COPIES: Final = ("fixed", "wrapped")
 _MADE_FORM: Final = r"(?:removed-)?[0-9a-f]{16}(?:\.lock)?"
 # Pattern of the file names in each folder. Other files do not belong to the cache.
@@ -132,7 +132,7 @@ class JsonFolder:
         with contextlib.suppress(OSError), os.scandir(self._entered()) as files:
             for file in files:
                 if file.name.endswith(".json") and RECORD_FORM.fullmatch(file.name):
-                    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                    with contextlib.suppress(FileNotFoundError):  # another process has removed the file
                         dated.append((file.stat().st_mtime, file.name[:-5]))
         return [key for _, key in sorted(dated)]
 
@@ -245,7 +245,7 @@ class Held:
             with contextlib.suppress(OSError):
                 # Remove the file while the lock is held. Otherwise a process on POSIX could take the lock just
                 # before the file disappears.
-                os.unlink(self.path)  # fails on Windows while the file is open; then it is removed below
+                os.unlink(self.path)  # fails on Windows while the file is open: see below
         self._lock.release(force=True)
         if remove:
             with contextlib.suppress(OSError):
@@ -382,7 +382,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     first.
 
     Args:
-        kind: a word for the purpose, unique for each use.
+        kind: name of the purpose; each purpose has its own name.
         parent: the folder in which it is created; default: the folder for temporary files.
         hidden: begin the name with a dot, because users look into `parent`.
     """
@@ -396,7 +396,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     held = None
     try:
-        with contextlib.suppress(OSError):  # without locks on this file system the folder cannot be swept later
+        with contextlib.suppress(OSError):  # on a file system without locks the folder is never swept
             held = try_hold(Path(outer, MARK))
         inner = os.path.join(outer, CONTENTS)
         os.mkdir(inner)

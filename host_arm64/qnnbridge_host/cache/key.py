@@ -24,7 +24,7 @@ from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionSpec
 # 128 bits are enough; longer names would only create paths that Windows refuses.
 KEY_DIGITS: Final = 32
 
-# Names of the versions that identify the QNN in use, which may be the copy of Windows: Windows updates it silently.
+# Names of the versions that identify the QNN in use. Windows replaces the QNN in its catalogue without notice.
 SOURCE_VERSIONS: Final = ("ep_source", "ep_version")
 VERSIONS_THAT_MATTER: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver", *SOURCE_VERSIONS)
 

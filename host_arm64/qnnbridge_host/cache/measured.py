@@ -229,7 +229,7 @@ def chip_number(soc_model: str | None, htp_arch: str | None = None, *, simulator
     own = chip_of_this_computer()
     number = own.number if own is not None else 0
     first = (soc_model or "").split(",")[0]
-    if not first.strip(" 0"):  # for QNN, 0 means that no chip is set
+    if not first.strip(" 0"):  # QNN reads 0 as "no chip is set"
         return number
     named = chip_named(first)
     return number if own is not None and named is not None and named.number == number else None

@@ -59,8 +59,8 @@ class HashMemo:
     """Hashes of files, so that unchanged files are not read again. root: the cache's folder.
 
     The memo has one small file for each path. A record is valid only if the file has the recorded stamp and had
-    been unchanged for a while before (`FileStamp.settled`): a file that was written just before or during hashing
-    is hashed again the next time.
+    been unchanged for a while before hashing (`FileStamp.settled`): a file that was written just before or during
+    hashing is hashed again the next time.
     """
 
     def __init__(self, root: Path) -> None:
@@ -222,7 +222,7 @@ class NegativeEntries(JsonFolder):
         self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
 
     def read(self, key: str, *, keep: bool = False) -> NegativeEntry | None:
-        """Return the entry; ``None`` if the key has none. keep: do not set records of other versions aside."""
+        """Return the entry; ``None`` if the key has none. keep: leave records of other versions where they are."""
         try:
             content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:

@@ -165,7 +165,8 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """Return an entry after checking only its manifest. Raise `Damaged`, even for a link or a file."""
+        """Return an entry after checking only its manifest. Raise `Damaged` also if the entry is a link or a
+        file."""
         folder = self.entry_folder(key)
         try:
             enter(folder)
@@ -241,7 +242,8 @@ class Store:
         # The name of a lock file contains the process id, so that lock files of this process need not be opened.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
-            self.in_use(key)  # removes leftovers of killed processes and of sessions that were never closed
+            # Remove lock files of killed processes and of sessions that were never closed.
+            self.in_use(key)
         # Use one lock for each session; the operating system releases it if the process is killed.
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
@@ -299,7 +301,8 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove what crashed creators and users of entries have left. Return the number of removed drafts."""
+        """Remove files that crashed creators and users of entries have left. Return the number of removed
+        drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
@@ -324,7 +327,7 @@ class Store:
             # Lock order: the entry's lock, then the locks of its users.
             held = self.try_lock(key)
             if held is None:
-                return  # the entry is about to be used
+                return  # another process is about to use the entry
             try:
                 if not self.in_use(key) and not os.path.lexists(self.entry_folder(key)):
                     remove_tree(self._uses(key))
@@ -383,7 +386,7 @@ class Store:
             if size != record.size:
                 raise Damaged(f"{record.name} has {size} bytes instead of {record.size}")
             if found is None or found.sha256 != record.sha256:
-                raise Damaged(f"{record.name} has other contents than when it was compiled")
+                raise Damaged(f"{record.name} has changed since it was compiled")
             checked.append(found)
         return tuple(checked)
 

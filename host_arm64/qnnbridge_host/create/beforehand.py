@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.model.source import ModelSource
 
-# Do not check models with fewer nodes: compiling them takes less time than starting a worker.
+# Do not check smaller models: compiling them takes less time than starting a worker.
 LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
 # Reason in the trace for a node that the NPU's library refused. Only the log contains the error code, 3110.

@@ -88,8 +88,8 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
 def _compiled(
     jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
 ) -> list[CompiledFiles] | None:
-    """Compile the jobs; return ``None`` if a file was touched meanwhile, because the worker may have read changed
-    contents."""
+    """Compile the jobs; return ``None`` if a file may have changed meanwhile, so that the worker may have read
+    the changed contents."""
     with staging_dir(jobs, folder, copied=copied) as place:
         # Take the stamps after the staging, which creates hard links and so changes the stamps.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
@@ -305,7 +305,8 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
         return
     with work_folder("compile", parent) as place:
         out = folder
-        if copied or not folder.isascii():  # if copied, an earlier attempt may have left files in `folder`
+        # A second attempt (`copied`) writes to a new folder: the first attempt may have left files in `folder`.
+        if copied or not folder.isascii():
             out = os.path.join(place, "out")
             os.mkdir(out)
         new_specs, replaced = [], []

@@ -96,7 +96,7 @@ class SessionCache:
         self._key: str | None = None
         self._known_parts: dict[str, Any] | None = None
         self._seconds: float | None = None
-        # Key of each entry that was set aside -> the reason.
+        # Reason for each entry that was set aside, by the key of the entry.
         self._set_aside: dict[str, str] = {}
         self._set_aside_count = 0
         self._problem: str | None = None
@@ -182,7 +182,7 @@ class SessionCache:
                 self._entry = dataclasses.replace(self._entry, native=native_path(self._entry.folder))
             return self._entry
         except BridgeError:
-            raise  # before `except OSError`, which would catch some of these classes
+            raise  # raise it unchanged, although some `BridgeError`s are also `OSError`s
         except OSError as error:
             self.release()
             self._unusable(error.strerror or str(error))
@@ -257,7 +257,8 @@ class SessionCache:
         except Damaged as damage:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
-        # A crash is attributed to the fingerprint of the loaded files: the entry's files here, or else the model.
+        # Compare the fingerprint of the entry: if an entry is loaded, crashes are attributed to it instead of the
+        # model.
         if entry is not None and entry.fingerprint in self._creation.quarantined:
             self._bad(key, "crashed", "it crashed the host")
             return None
@@ -327,7 +328,7 @@ class SessionCache:
         """
         if not isinstance(error, OrtError) or isinstance(error, _ERRORS_OF_THE_NPU):
             return False
-        # In these cases the state of the host or the NPU is the cause, not the entry.
+        # If the host must restart or the NPU's memory is full, the entry is not the cause.
         if error.details.get("host_must_restart") or error.details.get("npu_memory"):
             return False
         self._give_up(loadable, "unloadable", error.message)
@@ -441,7 +442,7 @@ class SessionCache:
         self._set_aside[key] = reason
         self._set_aside_count += 1
         faults = ("crashed", "unloadable")
-        # Read the list before this entry is added: a second failure of the key counts, not the first.
+        # Read the list before this entry is added to it, to find out whether this is the second failure of the key.
         since = time.time() - SECOND_STRIKE_S
         before = [
             entry
@@ -449,7 +450,7 @@ class SessionCache:
             if entry.key == key and entry.fault in faults and entry.when > since
         ]
         self._store.quarantine_entry(key, fault, reason)
-        # Record this, because a new compilation would differ in the same way.
+        # Record the difference: a new compilation would differ in the same way.
         if fault == "differs":
             text = f"its compiled model differs from the original: {reason}"
             self._negative.write(key, "differs", text, label)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def _no_events(_event: dict[str, Any]) -> None:
-    """Discard events: the default `emit` of an order."""
+    """Discard events: the default `emit` of a `WorkOrder`."""
 
 
 class WorkOrder(NamedTuple):

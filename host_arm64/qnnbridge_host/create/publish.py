@@ -287,7 +287,7 @@ def compile_folder(target: str) -> Iterator[str]:
     except BaseException:
         for path in made:
             with contextlib.suppress(OSError):
-                os.rmdir(path)  # fails if the folder is not empty
+                os.rmdir(path)  # `rmdir` fails if the folder is not empty
         raise
 
 

@@ -4,9 +4,9 @@
 model, and sessions on the CPU that verify each rewrite. The cache stores the copy. Without the cache the copy is
 held in memory while the session is open.
 
-`InferenceSession("model.bin")`: the model around a bare context binary. A worker reads the binary and builds the
-model. The cache stores the model, which has a few kilobytes. The binary is never copied or moved: QNN finds it in
-the session's folder for context binaries.
+`InferenceSession("model.bin")`: a model that is built for a bare context binary. A worker reads the binary and
+builds the model. The cache stores the model, which has a few kilobytes. The binary is never copied or moved: QNN
+finds it in the session's folder for context binaries.
 
 Context binaries from a function of the application: QNN reads files only, so they are written to a temporary folder
 together with a copy of the model. The folder exists while the session is open. The next host that needs such a
@@ -148,7 +148,7 @@ def fixed_source(
                 found = ModelSource.open(made.path, os.curdir)
                 return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
             except BridgeError:
-                raise  # before `except OSError`, which would catch some of these classes
+                raise  # raise it unchanged, although some `BridgeError`s are also `OSError`s
             except OSError as error:
                 # The cache cannot be used, so create the copy without it.
                 unusable = _no_room(source, settings.folder, error)
@@ -368,7 +368,7 @@ def _add(
     refusal.details["constants"] = dict(constants)
 
 
-# --- the model around a bare context binary --------------------------------------------------------------
+# --- the model that is built for a bare context binary ---------------------------------------------------
 
 # Configuration entries of a session: the graph to run, if a binary has several; and whether inputs and outputs are
 # floats.
@@ -523,7 +523,7 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
         # well.
         if source.path is not None:
             shutil.copyfile(source.path, made.path)
-            for name in scan.external_files:  # weights of the nodes that run on the CPU
+            for name in scan.external_files:  # these files contain weights of the nodes on the CPU
                 beside = os.path.join(os.path.dirname(source.path), name)
                 if name not in names and os.path.basename(name) == name and os.path.exists(beside):
                     shutil.copyfile(beside, os.path.join(folder, name))

@@ -239,7 +239,7 @@ class ModelService:
         order: WorkOrder,
         check: str | None,
     ) -> ModelSource:
-        """Return the model around a bare context binary; return any other source unchanged.
+        """Return the model that is built for a bare context binary; return any other source unchanged.
 
         Before reading the binary, raise an error if this host cannot run it.
         """
@@ -282,7 +282,7 @@ class ModelService:
             )
             first = jobs[0].source
         except BridgeError:
-            raise  # some of these classes are also a `ValueError`
+            raise  # raise it unchanged, although some `BridgeError`s are also `ValueError`s
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.compile without a proper description ({error})") from None
         for job in jobs:
@@ -331,7 +331,7 @@ def _operators(source: ModelSource) -> tuple[str, ...]:
 
 
 def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
-    """Return the verdict on the accuracy of a cache entry that is stored in the cache."""
+    """Return the stored verdict on the accuracy of a cache entry."""
     if settings is None or key is None:
         return None
     kept = _verdicts(settings).read(key)

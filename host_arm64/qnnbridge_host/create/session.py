@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 # Maximum number of entries that are tried for one session. After the second failure the model is no longer cached.
 MAX_ENTRIES: Final = 3
-# Maximum number of loads of a model whose files are touched during a load and may have changed. A touch alone is no
-# proof of a change: creating a hard link touches a file, and compilations and tools create hard links.
+# Maximum number of loads of a model whose files may have changed during a load. A changed stamp alone does not
+# prove this: compilations and tools create hard links, which change the stamp of a file.
 ATTEMPTS: Final = 4
 
 
@@ -320,8 +320,8 @@ class SessionMaker:
         return made
 
     def _as_loaded(self, creation: Creation) -> Creation:
-        """Return the creation with the options with which its model is loaded. The key of the cache entry contains
-        them."""
+        """Return the creation with the options that decide its cache entry: conversions allowed if needed, harmful
+        optimizers disabled."""
         creation = _converting_if_needed(creation)
         choice = self.optimizers.chosen(*_optimized(creation))
         return creation._replace(spec=choice.applied(creation.spec))

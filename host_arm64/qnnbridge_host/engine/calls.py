@@ -167,7 +167,7 @@ def make_binding(session: Any, call: BoundCall) -> Binding | None:
 def run_bound(call: BoundCall, binding: Binding, make_options: Callable[[], Any], stop: StopHandle) -> bool:
     """Run the call and return whether the outputs are in the bound memory. Errors of ONNX Runtime are passed on
     unchanged."""
-    if binding.stop is not stop:  # the first run ever, or after a stopped run
+    if binding.stop is not stop:  # this is the first run, or the previous run was stopped
         binding.stop = stop
         options = binding.options = make_options()
         # Set this entry: without it ONNX Runtime's Python code raises and catches an exception in every run, which

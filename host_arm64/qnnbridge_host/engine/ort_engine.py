@@ -1,4 +1,4 @@
-"""The engine and its sessions, which use ONNX Runtime with either generation of onnxruntime-qnn.
+"""The engine and its sessions, which use ONNX Runtime with onnxruntime-qnn 1.x or 2.x.
 
 Invariants: ONNX Runtime's own fallbacks are disabled, so nothing moves to the CPU silently. A strict session is
 created only if every node is on QNN; otherwise the error lists the nodes and the reason. A call behaves as in one
@@ -65,7 +65,7 @@ _CREATION_RELEASES_GIL_SINCE = (1, 31)
 
 
 class OrtEngine:
-    """ONNX Runtime with an adapter for QNN."""
+    """Engine that uses ONNX Runtime, and QNN through an adapter."""
 
     def __init__(self, ort: Any, qnn: QnnAdapter, found: Installed) -> None:
         self._ort = ort
@@ -330,7 +330,7 @@ def _metadata(meta: Any) -> dict[str, Any]:
 def _cancel_loading(options: Any) -> None:
     """Cancel the creation of a session with these options, which runs in another thread."""
     cancel = getattr(options, "set_load_cancellation_flag", None)
-    if cancel is not None:  # without the method the creation continues, and `Sessions.create` closes the session
+    if cancel is not None:  # otherwise the creation continues, and `Sessions.create` closes the session
         cancel(True)
 
 
@@ -389,7 +389,7 @@ class OrtSession:
         self._qnn_version = qnn_version
         self._adapters = LoadedAdapters(ort)
         self._output_names = [node.name for node in info.outputs]
-        # Plans own the calls. `close` uses this set to release the native state of the calls.
+        # The fast path owns the calls. `close` uses this set to release the native state of the calls.
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         # Names of outputs that numpy cannot represent; computed by the first run.
         self._unreadable: frozenset[str] | None = None

@@ -167,6 +167,6 @@ def _sparse(tensor: Any) -> Sparse:
     except RuntimeError as error:  # up to 1.32 ONNX Runtime reads int32 indices as int64, and refuses them
         raise errors.NotImplemented(
             f"A sparse tensor in the format {kind} cannot be sent to the application.",
-            cause=f"ONNX Runtime does not return its indices: {str(error).strip()}",
+            cause=f"ONNX Runtime does not return the indices: {str(error).strip()}",
         ) from None
     return Sparse(np.array(values), shape, "block", (indices.astype(np.int32),))

@@ -506,7 +506,8 @@ class Sessions:
             # frames (cpython 116008).
             if deadline is not None and getattr(engine, "create_holds_gil", False):
                 left_s = max(0.0, deadline - time.monotonic())
-                # This thread is written in C and does not need the GIL: it prints all stacks and ends the process.
+                # The watchdog is a thread in C that does not need the GIL: it prints all stacks and ends the
+                # process.
                 faulthandler.dump_traceback_later(left_s + WATCHDOG_GRACE_S, exit=True)
             yield
         finally:

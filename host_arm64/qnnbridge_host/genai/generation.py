@@ -394,7 +394,7 @@ class Generation:
             if self._model.folder.modalities:
                 self._model.processor()
             tensors = named_tensors(native, settings.named.arrays)
-            with self._model.turns.prompt():  # a pipeline processes its pictures here
+            with self._model.turns.prompt():  # a pipeline model processes the pictures in this call
                 native.call("OgaGenerator_SetInputs", made.handle, tensors.handle)
             made.keeps += (tensors,)
         for name, text in settings.runtime:
@@ -420,7 +420,7 @@ class Generation:
                 if forced is None or forced.shape != shape:
                     forced = np.full(shape, _FORBIDDEN, np.float32)
                 flat = forced.reshape(-1)
-                # One logit far above all others: greedy search and every temperature choose this token.
+                # Set one logit far above all others, so that greedy search and every temperature choose this token.
                 flat[token] = -_FORBIDDEN
                 made = make_tensor(self._model.library, forced)
                 self._call("OgaGenerator_SetLogits", made.handle)

@@ -33,7 +33,7 @@ MOST_PROPERTIES: Final = 1_000
 MOST_REQUIRED: Final = 2_000
 # Characters of all property names and of the texts in const and enum; a million take 10 s.
 MOST_TEXT: Final = 200_000
-# Numbers with a minimum or maximum; 300 take 1.3 s.
+# Schemas of numbers that have a minimum or maximum; 300 take 1.3 s.
 MOST_RANGES: Final = 500
 # Sum of all `multipleOf`, without decimal points and trailing zeros: the library creates a state for each
 # remainder. 99,999 takes 6 s.
@@ -71,13 +71,13 @@ def check_guidance(kind: str, data: str) -> None:
 
 
 class _Bounds:
-    """Sums over all schemas of one grammar, compared with their limits."""
+    """Computes sums over all schemas of one grammar, and compares them with their limits."""
 
     def __init__(self) -> None:
         self._sums = dict.fromkeys(_MOST, 0)
 
     def add(self, schema: Any) -> None:
-        # A list instead of recursion, because the client chooses the depth of a schema.
+        # Use a list instead of recursion, because the client chooses the depth of a schema.
         left: list[tuple[Any, int, _Place]] = [(schema, 0, "schema")]
         while left:
             value, level, place = left.pop()

@@ -30,8 +30,8 @@ _MP3_SAMPLES: Final = 24
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8"
-# End of the compressed data of a scan: anything but a stuffed byte, a restart marker and fill bytes. The pattern
-# has no repetition, which would make the search quadratic.
+# End of the compressed data of a scan: a marker, but not a stuffed byte, a restart marker or fill bytes. The
+# pattern has no repetition, which would make the search quadratic.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
 _PASSED_OVER: Final = frozenset((0xDC, 0xFE, *range(0xE0, 0xF0)))
@@ -77,7 +77,7 @@ def check_sound(data: bytes, number: int) -> None:
     number: number of the recording for messages, counted from 1.
     """
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
-        samples = len(data)  # a sample has at least one byte
+        samples = len(data)  # an upper limit: a sample has at least one byte
     elif data.startswith(b"fLaC"):
         # Number of channels minus 1 in 3 bits, sample size in 5 bits, number of samples of one channel in 36 bits.
         head = int.from_bytes(data[18:26], "big")
@@ -89,10 +89,10 @@ def check_sound(data: bytes, number: int) -> None:
     elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
         samples = len(data) * _MP3_SAMPLES
     else:
-        raise _no_sound(number, "It is neither WAV nor FLAC nor MP3.", "Convert it to WAV.")
+        raise _no_sound(number, "The file is neither WAV nor FLAC nor MP3.", "Convert it to WAV.")
     if samples > MOST_SAMPLES:
         raise _no_sound(
-            number, f"It may have {samples:,} samples; {MOST_SAMPLES:,} are allowed.", "Cut it into parts."
+            number, f"The file may have {samples:,} samples; {MOST_SAMPLES:,} are allowed.", "Cut it into parts."
         )
 
 

@@ -1,7 +1,6 @@
 """Models that genai has loaded. All applications of this host share a model.
 
-A model is freed with its last user: a model object of an application, a tokenizer or a generator. Safe to use from
-any thread.
+A model is freed with its last user: a model object of an application, a tokenizer or a generator. Thread-safe.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Turns:
 
     @contextlib.contextmanager
     def prompt(self) -> Iterator[None]:
-        """Take a turn for processing a prompt, which may take long."""
+        """Take a turn for processing a prompt, which may take a long time."""
         with self._lock:
             self._open_prompts += 1
         try:
@@ -305,7 +304,7 @@ def load(
     if request.expected and request.expected != folder.fingerprint:
         raise ModelChanged(
             f"The model {folder.label} has changed since it was loaded.",
-            cause="A file of its folder, or its genai_config.json, has other contents.",
+            cause="A file of its folder, or its genai_config.json, has changed.",
             fix="Create a new qnnbridge.genai.Model.",
         )
     if folder.fingerprint in request.quarantined:
@@ -604,7 +603,7 @@ def _place(
 
 def _by_design(placed: Placement) -> bool:
     if not placed.known:
-        return placed.cause is None  # this ONNX Runtime does not report the placement
+        return placed.cause is None  # without a cause, this ONNX Runtime cannot report placements
     if not placed.qnn_nodes:
         return False
     return all(kind in ATTENTION or kind in BOOKKEEPING for _, kind in placed.cpu_list)

@@ -69,7 +69,7 @@ class BatchGeneration(Generation):
                 fix="Generate again. Greedy search, beams and single sequences can be resumed.",
             )
         self.repairs.replays += 1
-        self._native, self.done = None, False  # an earlier attempt may have failed halfway
+        self._native, self.done = None, False  # drop the result of an earlier attempt that failed halfway
         for tokens, count in log:
             self.append(tokens, stop)
             while count and not self.done:
@@ -195,7 +195,7 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
         _prompt_inputs(arguments, values, objects),
     )
     wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
-    # On a fixed window, `Generation` refuses several sequences with the reason.
+    # For a model with fixed windows, `Generation` refuses several sequences and gives the reason.
     kind = BatchGeneration if wide and model.folder.window is None else Generation
     generation = kind(model, settings)
     made = (GENERATOR, generation)

@@ -13,7 +13,7 @@ from qnnbridge_protocol.errors import BridgeError, GenerationError, PromptRefuse
 
 
 class ModelTokenizer:
-    """Tokenizer of a model. options: as for ``Tokenizer.update_options``."""
+    """Tokenizer of a model. options: the options of genai's ``Tokenizer.update_options``."""
 
     def __init__(self, model: GenaiModel, options: Mapping[str, str]) -> None:
         self.model = model

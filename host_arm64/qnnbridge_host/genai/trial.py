@@ -5,8 +5,7 @@ wrong tokens. So a worker calls each function that the host calls, and generates
 twice: through the C interface as the host does, and with the release's Python module. The host imports the release
 if both generations return the same tokens. A file next to the placements of stages stores the result, for the
 release, its library, the layout and the versions of ONNX Runtime and QNN. A failure counts for one day only,
-because it may have another cause, such as a full NPU. The worker's part is `trial_worker`. Safe to call from any
-thread.
+because it may have another cause, such as a full NPU. The worker's part is `trial_worker`. Thread-safe.
 """
 
 from __future__ import annotations

@@ -451,7 +451,7 @@ class InFlight:
             request = self._requests.get(request_id)
             if request is None or request.started or not request.withdrawn or request.refused:
                 return None
-            request.refused = True  # a second cancel request must not answer it again
+            request.refused = True  # a second cancel request must not answer the request again
         self.finish(request, failed=True)
         return request
 

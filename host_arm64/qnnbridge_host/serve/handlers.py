@@ -253,7 +253,7 @@ class HostHandlers:
             refused = None if refused is None else frozenset(map(str, refused))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
-        _ = self._sessions.engine  # two threads that import onnxruntime at once may find it partially initialised
+        _ = self._sessions.engine  # wait for the import, which must not run in two threads at once
         decides: dict[str, str] = {}
         if target is None:
             from qnnbridge_host.rewrite.deciding import what_would_change
@@ -460,7 +460,7 @@ class HostObjects:
     def _keep(self, request: Request, kind: ObjectKind, value: Any) -> int:
         self._held[request.id] = _Held(kind, value)
         if request.withdrawn:
-            # The request to release the object may have arrived already.
+            # Release the object now: the client's request to release it may have arrived already.
             self._free(request.id)
             raise Cancelled("The creation of the object was cancelled.")
         return request.id

@@ -76,15 +76,14 @@ class Handlers(Protocol):
         """Serve a request. `enter` is called before each native step."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """Return the session with this number, and the lane of its runs. Raise `Closed`."""
+        """Return the session with this number, and the lane of its runs. Raise `Closed` for an unknown number."""
 
     def close(self) -> None:
         """Release all sessions."""
 
 
 class Server:
-    """Serves one client. After that the server's threads end, and in a host the process
-    (`ServerTransport.leave`)."""
+    """Serves one client, then ends its threads, and in a host the process (`ServerTransport.leave`)."""
 
     def __init__(
         self,
@@ -404,7 +403,7 @@ class Server:
         """Send a PHASE frame. The caller holds the write lock."""
         try:
             self._send_next(_phase(request_id, phase, blame))
-        except TooLarge:  # the model has a very long name
+        except TooLarge:  # the name of the model is too long for a frame
             short = {key: text[:SHORT_TEXT] if isinstance(text, str) else text for key, text in blame.items()}
             self._send_next(_phase(request_id, phase, short))
 

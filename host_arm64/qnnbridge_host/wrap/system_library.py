@@ -2,8 +2,8 @@
 
 The library is native code that reads a foreign file, so it runs in a worker only. Every structure that it returns
 begins with a version. An unknown version is refused before anything after it is read. Layouts: QnnTypes.h,
-System/QnnSystemContext.h and System/QnnSystemInterface.h of QNN's core API 2 (2.36 to 2.40 were run); new releases
-add versions and support old ones. Nothing is loaded onto an NPU.
+System/QnnSystemContext.h and System/QnnSystemInterface.h of QNN's core API 2 (tested with 2.36 to 2.40); new
+releases add versions and support old ones. Nothing is loaded onto an NPU.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
         # The description is in memory that belongs to the handle, and has been copied completely.
         finally:
             _Free(api.free)(handle)
-            del view  # otherwise the map cannot be closed
+            del view  # the map cannot be closed while a view of it exists
 
 
 def has_library(folder: str) -> bool:
@@ -318,7 +318,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
 def _cannot_read(path: str, evidence: str, version: str) -> ContextUnusable:
     return ContextUnusable(
         f"QNN's system library cannot read {os.path.basename(path)} as a context binary.",
-        cause="It is damaged, it is of another format, or a newer QNN SDK than the host's made it.",
+        cause="The file is damaged, has another format, or was made by a newer QNN SDK than the host's.",
         evidence=(evidence, f"system interface {version}"),
         fix="Copy or download it again; `qnnbridge inspect` reports its SDK, if its header is readable.",
         details={"path": path},
