@@ -145,8 +145,8 @@ def _finalize_fix(circumstances: Circumstances) -> str:
 def _blob_fix(circumstances: Circumstances) -> str:
     if circumstances.soc_model:
         return (
-            f"Compile the model again for soc_model={chip_label(circumstances.soc_model)} with this onnxruntime-qnn, "
-            "or set soc_model to the chip for which the model was compiled."
+            f"Compile the model again for soc_model={chip_label(circumstances.soc_model)} with this "
+            "onnxruntime-qnn, or set soc_model to the chip for which the model was compiled."
         )
     return "Compile the model again with this onnxruntime-qnn, on or for this machine."
 
@@ -225,8 +225,8 @@ def _compose_fix(circumstances: Circumstances) -> str:
     if circumstances.empty_results:
         return f"Create the session with fix=True, or run: {circumstances.model.fix()}. Both remove these tensors."
     return (
-        f"Run: {circumstances.model.examine('analyze')}. The command reports an infinite scale, if the model has one; "
-        "then quantise the float model with qnnbridge quantize, which first reduces the masks. Otherwise run the "
+        f"Run: {circumstances.model.examine('analyze')}. The command reports an infinite scale, if the model has "
+        "one; then quantise the float model with qnnbridge quantize, which first reduces the masks. Otherwise run the "
         "model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing "
         "operator, or run the model on the CPU provider."
     )
