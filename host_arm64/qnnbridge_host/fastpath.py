@@ -351,7 +351,7 @@ class HostChannel:
         self.ended = False
         # Number of the call that was answered last: nothing further is sent for it. Protected by the write lock.
         self._answered = 0
-        # The last call whose cancel arrived before its answer, perhaps before the call itself.
+        # Number of the last call that was cancelled before it was answered. The cancel may arrive before the call.
         self.withdrawn = 0
         # Number of the call that is being served.
         self.current = 0

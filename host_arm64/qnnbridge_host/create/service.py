@@ -184,7 +184,7 @@ class ModelService:
             from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK
             from qnnbridge_host.model.context_files import only_converts
 
-            if only_converts(source):  # the only CPU nodes of `wrap --float-io` are conversions
+            if only_converts(source):  # a model of `wrap --float-io` needs the CPU for conversions
                 entries.setdefault(DISABLE_CPU_FALLBACK, "0")
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
             # Use the application's current folder: the host's may differ, because several applications can share

@@ -227,8 +227,8 @@ def _compose_fix(circumstances: Circumstances) -> str:
     return (
         f"Run: {circumstances.model.examine('analyze')}. The command reports an infinite scale, if the model has "
         "one; then quantise the float model with qnnbridge quantize, which first reduces the masks. Otherwise run "
-        "the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing "
-        "operator, or run the model on the CPU provider."
+        "the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the "
+        "failing operator, or run the model on the CPU provider."
     )
 
 

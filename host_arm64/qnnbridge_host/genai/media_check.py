@@ -115,7 +115,7 @@ class _Jpeg:
         self._parts = 0
 
     def check(self) -> tuple[int, int]:
-        """Return width and height."""
+        """Check the file, and return the width and height of the picture."""
         scans = 0
         for marker, body in self._segments():
             if marker in _FRAMES:

@@ -95,7 +95,8 @@ class ModelProcessor:
         """Return the prompts in the form that the model's processor expects."""
         several = isinstance(prompts, (list, tuple))
         for text in prompts if several and prompts else [prompts]:
-            # The processors of Phi find placeholders with a regular expression that recurses for each digit.
+            # Refuse long numbers: the processors of Phi find placeholders with a regular expression that recurses
+            # for each digit.
             if isinstance(text, str) and _LONG_MARK.search(text):
                 raise PromptRefused(
                     "A placeholder for a picture or sound in the prompt has ten digits or more.",

@@ -63,7 +63,7 @@ def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[st
         return {"problem": "fails", "words": str(ours), "compared": ""}
     if isinstance(ours, GenerationUnsupported):  # the layout
         return {"problem": "layout", "words": ours.message, "compared": ""}
-    # For example, a model needs an image, so neither the host's code nor the module can generate from tokens alone.
+    # Both fail alike, for example because the model needs an image, so there is nothing to compare.
     return {"problem": "", "words": "", "compared": f"both report {ours}"}
 
 
