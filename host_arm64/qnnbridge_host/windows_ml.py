@@ -234,7 +234,7 @@ def _no_package(error: Exception) -> ProviderUnavailable:
     else:
         cause = f"{type(error).__name__}: {error}"
         fix = (
-            f"Its library needs {_WINDOWS_11_24H2}. Reinstall windowsml for the architecture of the host's Python, "
+            f"windowsml needs {_WINDOWS_11_24H2}. Reinstall it for the architecture of the host's Python, "
         )
         fix += "or use engine='wheel' (onnxruntime-qnn)."
     return ProviderUnavailable(

@@ -369,7 +369,7 @@ class WaitPolicy:
 
 # Lock file of a work folder. Folders without it are never swept.
 MARK: Final = ".qnnbridge-work"
-# Name of that file in earlier versions, in hidden folders next to compiled models.
+# Name of the lock file in earlier versions, in hidden folders next to compiled models.
 EARLIER_MARK: Final = ".lock"
 # Do not sweep younger folders, which may not be locked yet.
 SETTLED_S: Final = 60.0

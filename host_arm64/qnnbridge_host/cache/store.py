@@ -376,7 +376,7 @@ class Store:
             path = entry.folder / record.name
             try:
                 size, found = path.lstat().st_size, None
-                # A link could point to a file that changes after the check.
+                # Refuse a link: it could point to a file that changes after the check.
                 if size == record.size and not path.is_symlink():
                     found = KnownFile.look(os.fspath(path), None if fresh else self.memo)
             except FileNotFoundError:

@@ -359,7 +359,7 @@ def _add(
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "
         f"{command}. "
-        f"It rewrites nodes that QNN may not support ({'; '.join(shown)})."
+        f"This rewrites nodes that QNN may not support ({'; '.join(shown)})."
     )
     if decides:
         cure += "  The constants are examples: give the values that these inputs always have."

@@ -86,7 +86,7 @@ def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) 
     """
     knowledge = knowledge_in(job.source.given)
     declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
-    # For quantised inputs, the first of the further sets spans the quantisation ranges.
+    # For quantised inputs, the first set of `further_inputs` spans the quantisation ranges.
     of_range = itertools.islice(further_inputs(declared, knowledge), 1 if knowledge.ranges else 0)
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}

@@ -202,8 +202,8 @@ def _no_runtime(
         fix = f"Install it there: {install_command('host', python=sys.executable)}"
     else:
         fix = (
-            "Reinstall onnxruntime for the architecture of that Python. On Windows it also needs the Microsoft "
-            "Visual C++ Redistributable of that architecture."
+            "Reinstall onnxruntime for the architecture of the host's Python. On Windows onnxruntime also needs "
+            "the Microsoft Visual C++ Redistributable of that architecture."
         )
     return ProviderUnavailable(
         f"The host's Python ({sys.executable}) cannot import onnxruntime.",

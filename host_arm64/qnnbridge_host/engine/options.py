@@ -144,7 +144,7 @@ class LoadedAdapters:
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._lock = threading.Lock()
-        # The stamp of each adapter file when it was loaded, and the adapter, by path.
+        # Each loaded adapter, with the stamp of its file at that time, by path.
         self._loaded: dict[str, tuple[FileStamp, Any]] = {}
 
     def get(self, path: str) -> Any:

@@ -172,7 +172,7 @@ def _unknown_operator_fix(circumstances: Circumstances) -> str:
         )
     return (
         "Register the library that contains the operator. For an operator written in Python: compute it before or "
-        "after the session, replace it by operators of ONNX or of a compiled library, or run this model with "
+        "after the session, replace it with operators of ONNX or of a compiled library, or run this model with "
         "onnxruntime itself."
     )
 

@@ -19,26 +19,28 @@ from urllib.parse import unquote
 
 from qnnbridge_protocol.errors import GenerationError
 
-# The limits below are maximums. First: characters of a schema or grammar, and nesting levels of a schema. The
-# library accepts fewer levels.
+# Maximum number of characters of a schema or grammar, and of nesting levels of a schema (the library's own maximum
+# of levels is lower).
 MOST_CHARACTERS: Final = 1_000_000
 MOST_LEVELS: Final = 128
-# Sum of minItems and maxItems of all arrays of a schema; 100,000 take a second. The library creates a rule for each
-# of these items, and itself refuses maxItems above 65,000.
+# Maximum sum of minItems and maxItems of all arrays of a schema; 100,000 take a second. The library creates a rule
+# for each of these items, and itself refuses maxItems above 65,000.
 MAX_ITEMS: Final = 100_000
-# Number of all alternatives: members of enum, anyOf, oneOf, allOf and prefixItems, and of arrays in const and enum.
+# Maximum number of all alternatives: members of enum, anyOf, oneOf, allOf and prefixItems, and of arrays in const
+# and enum.
 MOST_ALTERNATIVES: Final = 10_000
-# Number of all properties and fields of constants. The time grows with the square: 2,000 take 3 s.
+# Maximum number of all properties and fields of constants. The time grows with the square: 2,000 take 3 s.
 MOST_PROPERTIES: Final = 1_000
 MOST_REQUIRED: Final = 2_000
-# Characters of all property names and of the texts in const and enum; a million take 10 s.
+# Maximum number of characters of all property names and of the texts in const and enum; a million take 10 s.
 MOST_TEXT: Final = 200_000
-# Schemas of numbers that have a minimum or maximum; 300 take 1.3 s.
+# Maximum number of schemas of numbers with a minimum or maximum; 300 take 1.3 s.
 MOST_RANGES: Final = 500
-# Sum of all `multipleOf`, without decimal points and trailing zeros: the library creates a state for each
+# Maximum sum of all `multipleOf`, without decimal points and trailing zeros: the library creates a state for each
 # remainder. 99,999 takes 6 s.
 MOST_REMAINDERS: Final = 20_000
-# Characters of all regular expressions together, and product of nested repetitions: (a{1000}){1000} takes 9 s.
+# Maximum number of characters of all regular expressions together, and maximum product of nested repetitions:
+# (a{1000}){1000} takes 9 s.
 MOST_PATTERN_CHARACTERS: Final = 20_000
 MOST_REPETITIONS: Final = 100_000
 # Integers below about -2**63 crash the process.

@@ -23,7 +23,7 @@ LONGEST_SIDE: Final = 16_384
 MOST_SCANS: Final = 100
 # Maximum number of segments and tables of a JPEG. Cameras write a few hundred at most.
 MOST_PARTS: Final = 5_000
-# Samples of all channels together, of four bytes each when decoded: an hour and a half of mono at 48 kHz.
+# Maximum number of samples of all channels together: an hour and a half of mono at 48 kHz, or 1 GiB when decoded.
 MOST_SAMPLES: Final = 2**28
 # MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
 _MP3_SAMPLES: Final = 24

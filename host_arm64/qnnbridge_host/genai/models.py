@@ -400,7 +400,7 @@ def refuse_special_files(path: str) -> None:
 def _make(
     native: GenaiLibrary, path: str, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], pad: int | None
 ) -> Object:
-    # `os.fsencode` returns UTF-8 on Windows, and the bytes of the path elsewhere.
+    # genai expects UTF-8 on Windows, and elsewhere the bytes of the path: `os.fsencode` returns both.
     config = native.make("Config", "OgaCreateConfig", os.fsencode(path))
     for name, *arguments in steps:
         values = [one if isinstance(one, int) else str(one).encode() for one in arguments]

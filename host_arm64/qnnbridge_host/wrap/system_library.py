@@ -258,7 +258,7 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
             if code or not found:
                 raise _cannot_read(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
-        # The description is in memory that belongs to the handle, and has been copied completely.
+        # Free the handle, which owns the memory of the description: the description has been copied.
         finally:
             _Free(api.free)(handle)
             del view  # the map cannot be closed while a view of it exists
@@ -269,7 +269,8 @@ def has_library(folder: str) -> bool:
 
 
 def library_folder() -> str:
-    """Return the folder of the QNN that a host with this Python uses. Raise `ProviderUnavailable`."""
+    """Return the folder of the QNN that a host with this Python uses. Raise `ProviderUnavailable` if there is
+    none."""
     from qnnbridge_host.engine import sources
     from qnnbridge_host.machine import installed
 
