@@ -336,8 +336,8 @@ class HostChannel:
         # Needs no lock: the channel's thread, and `forget_slab` in any thread, change it by single, atomic
         # operations.
         self._plans: dict[int, BoundPlan] = {}
-        # Plans whose memory was released. A caller that abandons a call releases the memory at once, and the
-        # release may be served before the call is read.
+        # Plans whose memory was released. A call of such a plan is not a violation of the protocol: a caller that
+        # abandons a call releases the memory at once, and the release may be served before the call is read.
         self._forgotten: set[int] = set()
         # Call objects that no thread uses.
         self.spare: list[FastCall] = []

@@ -233,9 +233,7 @@ def _no_package(error: Exception) -> ProviderUnavailable:
         fix = "Only Windows has such a catalogue. Use engine='wheel' (onnxruntime-qnn)."
     else:
         cause = f"{type(error).__name__}: {error}"
-        fix = (
-            f"windowsml needs {_WINDOWS_11_24H2}. Reinstall it for the architecture of the host's Python, "
-        )
+        fix = f"windowsml needs {_WINDOWS_11_24H2}. Reinstall it for the architecture of the host's Python, "
         fix += "or use engine='wheel' (onnxruntime-qnn)."
     return ProviderUnavailable(
         "The catalogue of Windows ML cannot be read.", cause=cause, fix=fix, details={"engine": "windowsml"}
