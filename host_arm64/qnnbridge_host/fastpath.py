@@ -399,7 +399,7 @@ class HostChannel:
         try:
             while not owner.closed:
                 count = readinto(head)
-                # A head nearly always arrives in one read.
+                # A second read is rarely needed: a head nearly always arrives in one read.
                 if count != HEAD_BYTES and not _fill_rest(file, memoryview(head), count or 0):
                     break
                 number = words[NUMBER_AT]

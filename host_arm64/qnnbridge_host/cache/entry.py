@@ -141,7 +141,7 @@ class CacheEntry:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint under which crashes of this entry are counted, in place of the model's fingerprint."""
+        """Fingerprint under which crashes of this entry are counted, instead of the model's fingerprint."""
         return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
 
     def spec(self, spec: SessionSpec) -> SessionSpec:

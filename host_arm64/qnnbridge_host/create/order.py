@@ -101,7 +101,7 @@ class Creation(NamedTuple):
         return dict(zip(self.spec.value_names, self.initializers, strict=True))
 
     def of_copy(self, source: ModelSource, spec: SessionSpec) -> Creation:
-        """Return this creation with a copy of the model in place of the model."""
+        """Return this creation with a copy of the model instead of the model."""
         return self._replace(source=source, spec=spec, order=self.order._replace(model=source))
 
 

@@ -1,4 +1,4 @@
-"""Models that are loaded in place of the session's model.
+"""Models that are loaded instead of the session's model.
 
 `fix=True`: a rewritten copy. A worker rewrites the model, because this needs `onnx`, memory for two copies of the
 model, and sessions on the CPU that verify each rewrite. The cache stores the copy. Without the cache the copy is

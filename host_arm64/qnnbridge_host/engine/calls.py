@@ -241,7 +241,7 @@ class ObjectResult(NamedTuple):
         result: a value of msgpack types.
         values: tensors and other values.
         made: a new object for the client, with its type.
-        after: a function that returns the final result in place of this result. It is called without the lock on
+        after: a function that returns the final result instead of this result. It is called without the lock on
             the object, so that other operations on the object need not wait.
     """
 

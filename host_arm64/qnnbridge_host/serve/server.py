@@ -225,7 +225,7 @@ class Server:
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
-        """Finish and answer the open requests, then leave, because the client has sent GOODBYE."""
+        """Finish and answer the open requests, then stop serving the client, because it has sent GOODBYE."""
         # Withdraw creations, which may take minutes. Finish runs, because their callers are still waiting.
         self._in_flight.withdraw_useless()
         self._in_flight.drain(self._transport.drain_timeout_s)
