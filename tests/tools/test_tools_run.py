@@ -239,7 +239,7 @@ def test_an_unknown_provider_option_is_bad_input_with_a_suggestion(add: Path) ->
     [
         (b"this is not a model", "is not an ONNX model: it is a text file."),
         (b"", "is empty."),
-        (None, "is not an ONNX model, or is truncated."),
+        (None, "is not an ONNX model, or it is cut off."),
     ],
     ids=["a text", "empty", "cut off"],
 )

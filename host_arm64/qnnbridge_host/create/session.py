@@ -447,8 +447,8 @@ class SessionMaker:
         return session, info, None
 
     def _native(self, creation: Creation, loadable: CacheEntry | None) -> tuple[ResettableSession, SessionInfo]:
-        """Create the native session from the entry, or from the model without an entry. Crashes are blamed on what
-        is loaded.
+        """Create the native session from the entry, or from the model if there is no entry. A crash is blamed on
+        the files that are loaded.
 
         Raises:
             ModelChanged: files of the model were modified during each load.

@@ -112,7 +112,7 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
         return f"{path} is empty.", "Copy or download the model again."
     if head == _GIT_LFS:
         return f"{path} is a Git LFS pointer, not the model itself.", "Fetch the file with `git lfs pull`."
-    return f"{path} is not an ONNX model, or is truncated.", "Copy or download the model again."
+    return f"{path} is not an ONNX model, or it is cut off.", "Copy or download the model again."
 
 
 def _finalize_cause(circumstances: Circumstances) -> str:

@@ -241,7 +241,7 @@ class _Builder:
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
         ends.append(helper.make_tensor_value_info(shown, TensorProto.FLOAT, shape))
         source, target = (shown, inner) if is_input else (inner, shown)
-        # 1 is FLOAT in ONNX.
+        # In `to`, 1 is the number of FLOAT in ONNX.
         if tensor.onnx_type == "FLOAT16":
             nodes.append(
                 helper.make_node("Cast", [source], [target], name=f"{shown}/cast", to=number if is_input else 1)
