@@ -65,8 +65,7 @@ _SMALL_FILE_BYTES = 64 * 1024
 class Installed(NamedTuple):
     """Distributions that the host uses.
 
-    distributions: version by normalised name; for a name that occurs several times on the path, the first version,
-    which Python imports.
+    distributions: version by normalised name; if a name occurs several times on the path, the first version.
     generation: how QNN is provided; ``None`` if it is missing or not usable (see `problem`). onnxruntime: version
     of the module ``onnxruntime``, from any distribution. qnn_sdk: version of the bundled QNN SDK, if the package
     contains it (2.x does). qnn_folder: folder of the QNN libraries of a built-in provider (2.x finds its own).

@@ -87,8 +87,7 @@ class HashMemo:
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # The file was modified during the hashing, so do not store the hash. The caller detects the
-            # modification.
+            # Do not store the hash: the file was modified during the hashing, which the caller detects.
             return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)

@@ -165,8 +165,7 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """Return an entry after checking only its manifest. Raise `Damaged` also if the entry is a link or a
-        file."""
+        """Return an entry after checking only its manifest. Raise `Damaged` also for a link or a file."""
         folder = self.entry_folder(key)
         try:
             enter(folder)
@@ -184,8 +183,7 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, atomically. Share files with equal contents among entries
-        by hard links."""
+        """Make the finished draft the entry of its key, atomically. Hard links share equal files among entries."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
@@ -251,8 +249,7 @@ class Store:
         return held
 
     def in_use(self, key: str, *, sweep: bool = True) -> bool:
-        """Return whether a running process has sessions of an entry. sweep: remove lock files of processes that
-        have ended."""
+        """Return whether a running process has sessions of an entry. sweep: remove stale lock files."""
         used = False
         for file in _listed(self._uses(key)):
             if not _USE.fullmatch(file.name) or file.is_symlink():
@@ -301,8 +298,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove files that crashed creators and users of entries have left. Return the number of removed
-        drafts."""
+        """Remove files that crashed creators and users of entries left. Return the number of removed drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
@@ -391,8 +387,7 @@ class Store:
         return tuple(checked)
 
     def _share(self, path: Path, sha256: str, size: int) -> None:
-        """Replace a file by a hard link to a file of another entry with the same contents, if the file system
-        supports hard links."""
+        """Replace a file by a hard link to an identical file of another entry, if hard links are supported."""
         for key in self.all_keys():
             try:
                 other = self.peek(key)

@@ -98,8 +98,7 @@ def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any],
 
 
 def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
-    """Return the description of a session that places the nodes without compiling; ``None`` if QNN cannot
-    do this for `spec`."""
+    """Return the description of a session that places nodes without compiling; ``None`` if this is impossible."""
     providers = spec.providers or (ProviderSpec(QNN),)
     options = next((dict(one.options) for one in providers if one.name == QNN), None)
     written = placement_only(options, folder, _IR_LIBRARY) if options is not None else {}

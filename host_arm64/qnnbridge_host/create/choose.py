@@ -87,8 +87,7 @@ def may_rewrite(creation: Creation) -> bool:
 
 
 def writes_files(spec: SessionSpec) -> bool:
-    """Return whether creating the session writes files. A second attempt would then fail, because the files
-    exist."""
+    """Return whether creating the session writes files. A second attempt would fail, because the files exist."""
     return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
 
 

@@ -88,8 +88,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
 def _compiled(
     jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
 ) -> list[CompiledFiles] | None:
-    """Compile the jobs; return ``None`` if a file may have changed meanwhile, so that the worker may have read
-    the changed contents."""
+    """Compile the jobs; return ``None`` if a file may have changed meanwhile, which makes the result unusable."""
     with staging_dir(jobs, folder, copied=copied) as place:
         # Take the stamps after the staging, which creates hard links and so changes the stamps.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))

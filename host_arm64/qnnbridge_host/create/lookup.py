@@ -69,8 +69,7 @@ _ERRORS_OF_THE_NPU = (DeviceReset, EngineError)
 
 
 class ModelNotDescribed(Exception):
-    """The compiler crashed before it reported the model's inputs and outputs, so its files cannot replace the
-    model."""
+    """The compiler crashed before it reported inputs and outputs, so its files cannot replace the model."""
 
 
 class CannotStandFor(Exception):

@@ -83,8 +83,7 @@ Answers = Mapping[str, Sequence[Any]]
 
 
 class Optimizers:
-    """Chooses the optimizers that are disabled in sessions. hello: this host's HELLO message, which contains its
-    versions."""
+    """Chooses the optimizers that are disabled in sessions. hello: the host's HELLO, with its versions."""
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello

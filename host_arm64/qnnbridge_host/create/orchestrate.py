@@ -110,8 +110,7 @@ def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
 
 
 def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
-    """Return why a task can be skipped (its results exist already, complete and up to date); ``None`` if it must
-    run.
+    """Return why a task can be skipped (its results are complete and up to date); ``None`` if it must run.
 
     versions: versions of the host's packages and QNN.
     """

@@ -322,8 +322,7 @@ def refuse_existing(place: Destination) -> None:
 
 
 def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, str]) -> str | None:
-    """Return why a job can be skipped (its result exists already, complete and up to date); ``None`` if it must
-    run."""
+    """Return why a job can be skipped (its result is complete and up to date); ``None`` if it must run."""
     try:
         manifest = read_manifest(place.path)
     except BridgeError:

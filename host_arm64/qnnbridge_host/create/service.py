@@ -304,8 +304,7 @@ class ModelService:
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
 
     def _judged(self, source: ModelSource) -> Hello:
-        """Return the HELLO with which the model is checked: for a compiled model, with the versions of the loaded
-        QNN."""
+        """Return the HELLO for checks of the model: if it is compiled, with the versions of the loaded QNN."""
         compiled = source.scan is not None and source.scan.is_compiled
         return self._with_qnn_of_engine() if compiled else self._maker.hello
 

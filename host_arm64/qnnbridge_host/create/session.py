@@ -320,8 +320,7 @@ class SessionMaker:
         return made
 
     def _as_loaded(self, creation: Creation) -> Creation:
-        """Return the creation with the options that decide its cache entry: conversions allowed if needed, harmful
-        optimizers disabled."""
+        """Return the creation with all options on which its cache entry depends (conversions, optimizers)."""
         creation = _converting_if_needed(creation)
         choice = self.optimizers.chosen(*_optimized(creation))
         return creation._replace(spec=choice.applied(creation.spec))

@@ -161,8 +161,7 @@ class Worker:
         return self.call({**header, "initializers": described}, buffers)
 
     def kill(self, because: str) -> None:
-        """Kill the worker. because: "cancelled", "deadline", "start", "stopped", "end" or "". Any thread may call
-        this."""
+        """Kill the worker, in any thread. because: "cancelled", "deadline", "start", "stopped", "end" or ""."""
         self._because = self._because or because
         process = self._process
         if process is not None:

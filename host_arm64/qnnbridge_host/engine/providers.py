@@ -60,8 +60,7 @@ class QnnAdapter(Protocol):
         """Return descriptions of the QNN devices."""
 
     def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
-        """Add QNN to the session options as the first provider, if this release of onnxruntime-qnn supports
-        that.
+        """Add QNN to the session options as the first provider, if this release of onnxruntime-qnn supports that.
 
         Args:
             session_options: ONNX Runtime's SessionOptions, which are changed.

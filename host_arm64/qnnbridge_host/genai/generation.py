@@ -458,8 +458,7 @@ class Generation:
         return int(self._model.library.get("OgaGenerator_GetSequenceCount", self._handle, 0))
 
     def _new_tokens(self) -> list[int]:
-        """Return the tokens that the native generator has added since the last call: one, or several with
-        guidance."""
+        """Return the tokens that the native generator added since the last call: one, or several with guidance."""
         count = self._count()
         data = self._model.library.get("OgaGenerator_GetSequenceData", self._handle, 0)
         new: list[int] = data[self._seen : count]

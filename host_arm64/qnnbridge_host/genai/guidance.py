@@ -247,8 +247,7 @@ def _same_value(schema: Any, one: dict[str, Any]) -> list[int]:
 
 
 def _target(schema: Any, reference: str) -> Any:
-    """Return the target of a reference within the document; `None` for other references, which the library
-    handles."""
+    """Return the target of a reference in the document; `None` for other references (the library handles them)."""
     if not reference.startswith("#"):
         return None
     found = schema

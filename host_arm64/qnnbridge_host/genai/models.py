@@ -454,8 +454,7 @@ def may_change(folder: GenaiFolder) -> bool:
 
 
 def without_mapping(folder: GenaiFolder) -> GenaiFolder:
-    """Return the folder's facts with the provider options of the changed config, which disable mapping of
-    weights."""
+    """Return the folder's facts with the provider options of the changed config, which do not map weights."""
     stages = (
         dataclasses.replace(
             stage, providers=tuple((name, _unmapped_options(name, given)) for name, given in stage.providers)

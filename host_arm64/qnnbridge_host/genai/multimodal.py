@@ -1,8 +1,7 @@
 """Create inputs of a model from a prompt with pictures and sound.
 
 onnxruntime-genai's processor creates the inputs. Its tensors are copied immediately, and each native generator gets
-new
-tensors: a Whisper generator takes over the memory of its inputs (0.18.0), so a second generator with the same
+new tensors: a Whisper generator takes over the memory of its inputs (0.18.0), so a second generator with the same
 inputs would fail.
 """
 

@@ -90,8 +90,7 @@ class ModelTokenizer:
 
 
 def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
-    """Raise `PromptRefused` for a token that genai would truncate, or for which it would read beyond the end of
-    the vocabulary."""
+    """Raise `PromptRefused` for a token that genai would truncate or look up beyond the end of the vocabulary."""
     size = model.folder.vocab_size or 2**31  # genai truncates tokens to 32 bits
     wrong = next((one for one in tokens if not 0 <= one < size), None)
     if wrong is not None:
