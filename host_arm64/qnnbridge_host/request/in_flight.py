@@ -209,8 +209,7 @@ class Request:
         self.after: Callable[[], None] | None = None
 
     def serve(self) -> bool:
-        """Run and answer a request of a fast channel (as for `served` and `refuse`); return whether it
-        succeeded."""
+        """Run and answer the request; return whether it succeeded. Only for fast channels."""
         raise AssertionError("the request did not come from a channel")
 
     def served(self) -> None:
