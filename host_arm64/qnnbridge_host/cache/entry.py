@@ -1,6 +1,6 @@
 """An entry of the cache: its manifest, its files, and the session that is created from it.
 
-The manifest is written last, so a folder with a readable manifest is a finished entry. Thread-safe records.
+The manifest is written last, so a folder with a readable manifest is a finished entry. Records are thread-safe.
 """
 
 from __future__ import annotations

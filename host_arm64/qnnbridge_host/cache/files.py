@@ -309,7 +309,7 @@ STALLED_S: Final = 60.0
 
 
 class Heartbeat:
-    """The compiler's heartbeat: the time of a file. Any thread may call it with the elapsed seconds."""
+    """The compiler's heartbeat: a file's modification time. Any thread may call it with the elapsed seconds."""
 
     def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
         self._path = path

@@ -336,7 +336,7 @@ MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
 # Maximum wait for the lock in seconds; reading and writing a record takes less than a millisecond.
 LOCK_WAIT_S: Final = 2.0
-# Number of interrupted comparisons (the process ended first) after which no further comparison is started.
+# Number of comparisons that were interrupted by the end of their process, after which no comparison is started.
 MAX_ATTEMPTS: Final = 5
 
 

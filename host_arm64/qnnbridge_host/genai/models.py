@@ -215,8 +215,8 @@ class GenaiModel:
             return self._processor
 
     def count_memory(self, words: str) -> None:
-        """Record how much memory of the NPU the model uses. words: what was done to load the
-        model if the NPU could not map its weights; otherwise ""."""
+        """Record how much memory of the NPU the model uses. words: what was done to load the model if the NPU could
+        not map its weights; otherwise ""."""
         sizes: dict[str, int] = {}
         for number, (stage, one) in enumerate(zip(self.folder.stages, self.placement, strict=True)):
             if one.wanted and (one.placement.qnn_nodes or words):

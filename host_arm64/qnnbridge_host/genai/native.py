@@ -5,7 +5,7 @@ Meanwhile the host could neither run another session nor read a cancel request. 
 interface is in the library on which the module is built; the functions declared here are the same from 0.13 to
 0.18. A newer release is tried in a worker first (`trial`).
 
-Native objects are freed with their Python objects. Only one thread at a time may use an object.
+Native objects are freed with their Python objects. Any thread may use an object, but only one thread at a time.
 """
 
 from __future__ import annotations
