@@ -13,8 +13,8 @@ IN_FD, OUT_FD = stdio_guard.claim()
 stdio_guard.spare_bytecode()
 
 if __name__ == "__main__":
-    # Disable the garbage collector, which would take a seventh of the start, repeatedly scanning the objects of
-    # imports. `main` enables it again.
+    # Disable the garbage collector: while modules are imported, it scans all objects again and again, which takes a
+    # seventh of the start-up time. `main` enables it again.
     gc.disable()
 
     from qnnbridge_host.start import main

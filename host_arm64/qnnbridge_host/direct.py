@@ -55,7 +55,7 @@ def _open(engine: Any, question: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     if "feed" in question:
         with np.load(question["feed"]) as archive:
             feed = {name: archive[name] for name in archive.files}
-    # ONNX Runtime's own `InferenceSession`, which an application would use without the bridge.
+    # Return ONNX Runtime's own `InferenceSession`, which an application would use without the bridge.
     return session._native[0], feed
 
 

@@ -1,8 +1,9 @@
 """Host's side of the fast path: repeated calls on separate channels, with tensors in shared memory.
 
 Channels are pairs of streams in addition to the connection, each with a thread that reads, runs and answers calls.
-The client's slabs are mapped, and its description of a call on them is checked. The server creates channels for the
-first request that needs one; the daemon uses them for its clients. Imports the protocol, `engine` and `request`.
+This module maps the client's slabs (blocks of shared memory), and checks each plan (the client's description of a
+call on slabs). The server creates channels for the first request that needs one; the daemon uses them for its
+clients. This module may import the protocol, `engine` and `request`.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class AttachedSlab:
 class Slabs:
     """Attached slabs. A plan keeps its slabs mapped after their release.
 
-    asked: number of the request, which gives the order in which the client sent the requests.
+    asked: number of the request to attach or release. The client sent requests in the order of their numbers.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class Slabs:
             self._slabs[number] = slab
 
     def _map(self, where: dict[str, Any], size: int, host_writes: bool) -> AttachedSlab:
-        """Map a slab. Raise `OSError` or `ValueError`."""
+        """Map a slab. Raise `OSError` or `ValueError` if the memory cannot be mapped."""
         import numpy as np
 
         return AttachedSlab(np.frombuffer(map_memory(where, size, write=host_writes), np.uint8), host_writes)
@@ -156,8 +157,8 @@ class BoundPlan(NamedTuple):
 
     Attributes:
         session: the session that the plan runs.
-        lane: lane of its calls, or ``None``.
-        slabs: numbers of the slabs of its tensors.
+        lane: lane in which calls of the plan wait; ``None`` if they do not wait.
+        slabs: numbers of the slabs that contain the plan's tensors.
     """
 
     session: BoundRuns
@@ -173,7 +174,7 @@ def make_plan(
     number, inputs, outputs = (description.get(key) for key in ("session", "inputs", "outputs"))
     if type(number) is not int or type(inputs) is not list or type(outputs) is not list:
         raise desync("plan.make without a proper description")
-    # Raises `Closed` for an unknown session; the client then treats the plan as refused for now.
+    # `find` raises `Closed` for an unknown session. The client may then request the plan again later.
     session, lane = find(number)
     used: set[int] = set()
     call = BoundCall(
@@ -231,7 +232,7 @@ class CallSink(Protocol):
         """Limits that both sides have agreed on."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """Return the session with this number, and the lane of its runs. Raise `Closed`."""
+        """Return the session with this number, and the lane of its runs. Raise `Closed` for an unknown number."""
 
     def accept(self, call: FastCall, lane: str | None) -> None:
         """Serve a call, now or at its turn in the lane."""
@@ -241,7 +242,7 @@ class CallSink(Protocol):
 
 
 class ShortAnswer:
-    """A head without plan and tail. Only its number changes from call to call."""
+    """A reusable answer that consists of a head only. The number in the head changes from call to call."""
 
     __slots__ = ("head", "words")
 
@@ -265,7 +266,7 @@ class FastCall(Request):
         self.stopper = self.stop = StopHandle()
         # Id of call 0. Adding a call's number to it takes less time than `call_id`.
         self._first_id = call_id(channel.number, 0)
-        # A PHASE frame is never needed: the client reads the phase in the phase record.
+        # No PHASE frame is needed: the client reads the phase from the phase record in shared memory.
         self.declared = True
 
     def renew(self, number: int, plan: BoundPlan) -> None:
@@ -273,7 +274,7 @@ class FastCall(Request):
         self.number = number
         self.plan = plan
         self.started = False
-        # The previous call was cancelled: a late stop belongs to it, too.
+        # If the previous call was cancelled, use a new handle: a late stop of that call must not stop this call.
         if self.withdrawn:
             self.stopper = self.stop = StopHandle()
             self.withdrawn = self.refused = False
@@ -295,7 +296,7 @@ class FastCall(Request):
         try:
             if channel.withdrawn == self.number:
                 raise Cancelled("The request was cancelled before it started.")
-            # The phase record belongs to the channel: one call at a time uses it.
+            # `channel.note` writes this number to the phase record, which one call at a time uses.
             channel.current = self.number
             values = plan.session.run_bound(plan.call, self.stop, channel.note)
             if values is None:
@@ -319,7 +320,7 @@ class FastCall(Request):
 
 
 _PHASE_NUMBERS = {name: number for number, name in enumerate(PHASES)}
-# Beginning and end of a CALL, which has neither a phase nor a tail. Between them are its number and its plan.
+# Beginning and end of the head of a CALL without a tail. The numbers of the call and of its plan are in between.
 _CALL, _NO_TAIL = pack_head(ChannelKind.CALL, 0)[:8], bytes(16)
 
 
@@ -332,10 +333,11 @@ class HostChannel:
         self._sink = owner.sink
         self._in_fd, self._out_fd = ends
         self._record = record
-        # The channel's thread, and `forget_slab` in any thread, change this dict by single operations.
+        # Needs no lock: the channel's thread, and `forget_slab` in any thread, change it by single, atomic
+        # operations.
         self._plans: dict[int, BoundPlan] = {}
-        # Plans whose memory was released. A caller that abandons a call releases the memory at once, and the
-        # release may be served before the call is read.
+        # Plans whose memory was released. A call of such a plan is not a violation of the protocol: a caller that
+        # abandons a call releases the memory at once, and the release may be served before the call is read.
         self._forgotten: set[int] = set()
         # Call objects that no thread uses.
         self.spare: list[FastCall] = []
@@ -349,7 +351,7 @@ class HostChannel:
         self.ended = False
         # Number of the call that was answered last: nothing further is sent for it. Protected by the write lock.
         self._answered = 0
-        # The last call whose cancel arrived before its answer, perhaps before the call itself.
+        # Number of the last call that was cancelled before it was answered. The cancel may arrive before the call.
         self.withdrawn = 0
         # Number of the call that is being served.
         self.current = 0
@@ -366,7 +368,7 @@ class HostChannel:
         threading.Thread(target=self._work, name=f"qnnbridge channel {self.number}", daemon=True).start()
 
     def forget_slab(self, number: int) -> None:
-        """Drop plans that use a slab that the application has released. Any thread."""
+        """Drop plans that use a slab that the application has released. Any thread may call this."""
         # `copy` is atomic: the channel's own thread may add a plan meanwhile.
         for plan_number, plan in self._plans.copy().items():
             if number in plan.slabs:
@@ -374,7 +376,7 @@ class HostChannel:
                 self._plans.pop(plan_number, None)
 
     def withdraw(self, number: int) -> bool:
-        """Withdraw a call (see `OpenChannels.withdraw`). Any thread."""
+        """Withdraw a call (see `OpenChannels.withdraw`). Any thread may call this."""
         if not is_behind(number, self._answered):
             return False
         self.withdrawn = number
@@ -397,7 +399,7 @@ class HostChannel:
         try:
             while not owner.closed:
                 count = readinto(head)
-                # A head nearly always arrives in one read.
+                # A second read is rarely needed: a head nearly always arrives in one read.
                 if count != HEAD_BYTES and not _fill_rest(file, memoryview(head), count or 0):
                     break
                 number = words[NUMBER_AT]
@@ -408,7 +410,7 @@ class HostChannel:
                     call = spare.pop() if spare else self._new_call()
                     call.renew(number, plan)
                     accept(call, plan.lane)
-                    # Do not keep the plan's memory during the next read, which may wait for long.
+                    # Do not keep the plan's memory during the next read, which may take a long time.
                     del call
                 else:
                     self._take(file, head)
@@ -428,7 +430,7 @@ class HostChannel:
             self.close_if_unused()
 
     def _take(self, file: io.FileIO, raw: bytearray) -> None:
-        """Serve any message but a call of a known plan."""
+        """Serve a message that is not a call of a known plan."""
         head = parse_head(raw, self._sink.limits, from_client=True)
         if head.kind is ChannelKind.PING:
             self.answer_shortly(self._pong, head.number)
@@ -439,7 +441,7 @@ class HostChannel:
             error = InvalidArgument(f"The memory of plan {head.plan} was released before the call was read.")
             self._send_frame(ChannelKind.ERROR, head.number, Frame(Kind.ERROR, 1, {"error": describe(error)}))
         else:
-            raise desync(f"call of the unknown plan {head.plan}, or with {head.tail_bytes} bytes", raw)
+            raise desync(f"the call has the unknown plan {head.plan}, or a tail of {head.tail_bytes} bytes", raw)
 
     def _new_call(self) -> FastCall:
         self._made += 1
@@ -562,7 +564,7 @@ def _read_tail(file: io.FileIO, size: int, limits: Limits) -> Frame:
 
 
 class OpenChannels:
-    """Open channels of one client, and the requests that open them and attach memory. Any thread.
+    """Open channels of one client, and the requests that open them and attach memory. Thread-safe.
 
     Any thread of the server serves such a request, so requests may be served out of order. Where the order matters,
     request numbers are compared.
@@ -602,11 +604,11 @@ class OpenChannels:
             channel.release()
 
     def withdraw(self, target: int) -> bool:
-        """Withdraw the call with this id, so that it is not started if it is read later. Return whether it is
-        unanswered.
+        """Record that the call with this id is cancelled, so that the call is not started if it is read later.
+        Return whether the call is unanswered.
 
-        The caller of this method then searches the requests in flight. An arriving call is entered there before it
-        checks for a recorded cancel, so the cancel is never lost.
+        The caller of this method then searches the requests in flight. An arriving call is added to them before the
+        call checks for a recorded cancel, so the cancel is never lost.
         """
         with self._lock:
             # A linear search is fast enough: there are at most 64 channels, and cancels are rare.

@@ -2,13 +2,13 @@
 
 HELLO contains the versions of ONNX Runtime and QNN, and is sent before anything heavy is imported. So the names of
 the ``*.dist-info`` folders and two small text files are read; that takes a millisecond (without `re`, whose import
-takes five). These files also show which of the two generations of onnxruntime-qnn is in use:
+takes five). These files also show which of two types of onnxruntime-qnn is installed:
 
 - 1.x *is* ONNX Runtime with the QNN provider built in: it fills ``onnxruntime/`` and must not be installed together
   with plain onnxruntime, because both write the same folder and the later one wins;
 - 2.x is a plugin in addition to plain onnxruntime, in ``onnxruntime_qnn/``.
 
-Pure functions of the file system (and, for the NPU driver, of the Windows registry); any thread.
+Pure functions of the file system (and, for the NPU driver, of the Windows registry).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _SMALL_FILE_BYTES = 64 * 1024
 class Installed(NamedTuple):
     """Distributions that the host uses.
 
-    distributions: version by normalised name. If there are several, the first on the path, which Python imports.
+    distributions: version by normalised name; if a name occurs several times on the path, the first version.
     generation: how QNN is provided; ``None`` if it is missing or not usable (see `problem`). onnxruntime: version
     of the module ``onnxruntime``, from any distribution. qnn_sdk: version of the bundled QNN SDK, if the package
     contains it (2.x does). qnn_folder: folder of the QNN libraries of a built-in provider (2.x finds its own).
@@ -93,7 +93,7 @@ def installed_here() -> Installed:
 
 
 def installed(paths: Sequence[str] | None = None) -> Installed:
-    """Inspect the folders of ``sys.path``, or the given ones."""
+    """Inspect the folders of ``sys.path``, or the folders in `paths`."""
     # An empty entry means the current folder.
     folders = [folder for folder in (sys.path if paths is None else paths) if folder]
     distributions: dict[str, str] = {}
@@ -157,7 +157,7 @@ def _distributions(folders: Sequence[str]) -> Iterator[tuple[str, str]]:
     for folder in folders:
         try:
             names = os.listdir(folder)
-        except OSError:  # the entry is missing, or is a file (a zip)
+        except OSError:  # the entry of `sys.path` is missing, or is a zip file
             continue
         for entry in names:
             if entry[-len(_DIST_INFO) :].lower() != _DIST_INFO:
@@ -207,7 +207,7 @@ def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str 
     name = built.get("package_name")
     if name is not None:
         return None if name == QNN_DISTRIBUTION else name
-    # Without that file (1.20), decide by the QNN libraries.
+    # Without `build_and_package_info.py` (1.20), decide by the QNN libraries.
     if others and capi and not os.path.exists(os.path.join(capi, "QnnHtp.dll")):
         return others[0]
     return None

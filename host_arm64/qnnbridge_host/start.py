@@ -1,7 +1,7 @@
 """Start of a host process: answer HELLO, watch the parent process, create the server.
 
-The imports at the top run before HELLO, so they are few; importing the modules that functions import takes longer
-than everything before HELLO. ``python -X importtime`` shows it. Everything here runs in the main thread.
+The imports at the top run before HELLO, so they are few. Functions import the other modules, which takes longer
+than everything before HELLO (``python -X importtime`` shows the times). Everything here runs in the main thread.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class _Watch:
 def _options(argv: Sequence[str]) -> tuple[int | None, str | None]:
     """Return parent and worker from the command line, which only our own client writes.
 
-    Parsed by hand, because argparse takes longer than HELLO. If the application runs on another system, it cannot
-    be watched, and its programs cannot be started here.
+    The options are parsed without argparse, whose import takes longer than HELLO. If the application runs on
+    another system, it cannot be watched, and its programs cannot be started here.
     """
     words = list(argv)
     given: dict[str, str] = {}
@@ -194,8 +194,8 @@ def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -
     Windows the application's job object does the same.
 
     Returns:
-        The means: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Empty if only
-        the end of input ends the host, as for a parent on another system (``None``).
+        The methods in use: "pdeathsig" (the kernel kills), "pidfd", "handle", "polling" (the thread waits). Empty
+        if only the end of input ends the host, as for a parent on another system (``None``).
     """
     if parent_pid is None:
         return ()

@@ -2,7 +2,7 @@
 
 Windows downloads a provider that fits the driver, and replaces it without notice. A provider is `READY`,
 `NOT_READY` (installed; preparing it takes seconds and no network) or `NOT_PRESENT` (it must be downloaded first,
-which only `main` does, on request). One thread.
+which only `main` does, on request). Not thread-safe.
 
 ``python -m qnnbridge_host.windows_ml list`` and ``download`` are for the tools: they print one JSON object per
 line, the last one with ``providers`` or ``error``.
@@ -180,7 +180,7 @@ def _make_ready(provider: Any, entry: CatalogueEntry, timeout_s: float, on_progr
     done, moved = threading.Event(), [time.monotonic()]
 
     def progress(part: float) -> None:
-        # Some providers report 0 to 100.
+        # Some providers report a fraction of 1, others a percentage.
         moved[0] = time.monotonic()
         on_progress(min(1.0, max(0.0, part / 100 if part > 1 else part)))
 
@@ -233,9 +233,7 @@ def _no_package(error: Exception) -> ProviderUnavailable:
         fix = "Only Windows has such a catalogue. Use engine='wheel' (onnxruntime-qnn)."
     else:
         cause = f"{type(error).__name__}: {error}"
-        fix = (
-            f"Its library needs {_WINDOWS_11_24H2}. Reinstall windowsml for the architecture of the host's Python, "
-        )
+        fix = f"windowsml needs {_WINDOWS_11_24H2}. Reinstall it for the architecture of the host's Python, "
         fix += "or use engine='wheel' (onnxruntime-qnn)."
     return ProviderUnavailable(
         "The catalogue of Windows ML cannot be read.", cause=cause, fix=fix, details={"engine": "windowsml"}

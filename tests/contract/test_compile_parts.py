@@ -160,7 +160,7 @@ def test_models_at_other_paths_are_staged_with_their_files_and_the_results_are_m
         assert Path(path).read_bytes() == (home / "ж.onnx").read_bytes()
         beside = Path(path).parent / "weights" / "w.bin"
         assert beside.read_bytes() == (home / "weights" / "w.bin").read_bytes()
-        error = place.in_real_words(EPFail(f"cannot load {path}", evidence=[os.path.basename(path)]))
+        error = place.with_real_paths(EPFail(f"cannot load {path}", evidence=[os.path.basename(path)]))
         assert str(home / "ж.onnx") in error.message
         assert error.evidence == ("ж.onnx",)
         Path(place.folder, "result.bin").write_bytes(b"1")

@@ -336,7 +336,7 @@ def test_a_priority_that_the_release_does_not_have_is_refused(priority: str, ver
     assert repr(priority) in error.message
     assert ".".join(map(str, version)) in error.message
     assert "2.5" in (error.cause or "")
-    assert "Allowed are normal, low, normal_high, high;" in (error.fix or "")
+    assert "Allowed values: normal, low, normal_high, high." in (error.fix or "")
 
 
 def test_a_priority_is_accepted_if_the_release_has_it_or_does_not_report_any() -> None:

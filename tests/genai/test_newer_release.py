@@ -133,7 +133,7 @@ class TestHosts:
                 assert greedy(model, 8) == PlainLoop(folders(kind)).generate(prompt(9), 8)
                 assert model.info.genai == version
                 assert model.info.notes[0].startswith(says)
-                assert "its own Python module" in model.info.notes[0]
+                assert "the release's Python module" in model.info.notes[0]
                 assert genai.Model(folders(kind), host=host).info.notes == model.info.notes
             assert loads(tmp_path) == expected, "the second host has the result"
         assert caplog.text.count(says) == 1

@@ -147,7 +147,7 @@ def test_float_inputs_and_outputs_have_the_same_values(
 
 def test_a_session_of_several_graphs_needs_a_choice(host: qnnbridge.Host, tmp_path: Path) -> None:
     binary = RELEASES / "two_graphs_qnn.bin"
-    with pytest.raises(OptionError, match="2 graphs, and a session runs one") as refused:
+    with pytest.raises(OptionError, match="2 graphs, but a session runs only one") as refused:
         session(host, binary)
     assert f"qnnbridge wrap {shell_word(binary)} " in str(refused.value.fix)
     first, second = refused.value.details["graphs"]

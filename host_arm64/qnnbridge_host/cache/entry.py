@@ -1,7 +1,6 @@
 """An entry of the cache: its manifest, its files, and the session that is created from it.
 
-The manifest is written last, so a folder with a readable manifest is a finished entry. Records are immutable; any
-thread.
+The manifest is written last, so a folder with a readable manifest is a finished entry. Records are thread-safe.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from qnnbridge_protocol.specs import SessionInfo, SessionSpec
 
 FILE_NAME: Final = "manifest.json"
 STEM: Final = "model_ctx"
-# The file name is fixed, because QNN cannot load a file with ``..`` in its name.
+# Do not use the model's file name: QNN cannot load a file with ``..`` in its name.
 MODEL: Final = f"{STEM}.onnx"
 
 
@@ -38,11 +37,11 @@ class EntryFile:
 class EntryManifest:
     """Manifest of an entry.
 
-    id: unique for each build, also of the same key. parts: the inputs of the key. label: the model's name in
+    id: unique for each build, also of the same key. parts: the parts of the key. label: the model's name in
     messages. source_path: the model's path when it was compiled. source_bytes: size of the model with all its
-    files. info: facts of a session of the original model. created: seconds since 1970. compile_seconds: the time
-    that a hit saves. salvaged: the compiler crashed after it had written everything. warning: text about operators
-    that QNN is known to compute wrong, which is repeated for every hit.
+    files. info: facts about a session of the original model. created: time in seconds since 1970. compile_seconds:
+    the time that a hit saves. salvaged: the compiler crashed after it had written everything. warning: text about
+    operators that QNN is known to compute wrong, which is repeated for every hit.
     """
 
     key: str
@@ -65,11 +64,11 @@ class EntryManifest:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Versions of onnxruntime and QNN that compiled the entry."""
+        """Versions of onnxruntime and QNN with which the entry was compiled."""
         return dict(self.parts.get("host", {}).get("versions", {}))
 
     def write(self, folder: Path) -> None:
-        """Write the manifest. Raise `OSError`."""
+        """Write the manifest. Raise `OSError` if writing fails."""
         plain = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         plain["files"] = [dataclasses.asdict(file) for file in self.files]
         plain["info"] = self.info.to_wire()
@@ -95,7 +94,6 @@ class EntryManifest:
 
     def _check(self) -> None:
         names = [file.name for file in self.files]
-        # Refuse a name that contains a folder, because it would let a foreign manifest refer to any file.
         if not (is_time(self.created) and math.isfinite(self.compile_seconds) and self.source_bytes >= 0):
             raise Damaged("the manifest has impossible numbers")
         # `parts` may contain any JSON; check the types of the values that are displayed.
@@ -103,12 +101,13 @@ class EntryManifest:
         versions = host.get("versions", {}) if isinstance(host, dict) else None
         proper = isinstance(versions, dict) and isinstance(providers, list)
         if not proper or not all(isinstance(p, list) and len(p) == 2 and isinstance(p[1], dict) for p in providers):
-            raise Damaged("the inputs in the manifest have an unknown format")
+            raise Damaged("the parts of the key in the manifest have an unknown format")
+        # Refuse a name that contains a folder, because it would let a foreign manifest refer to any file.
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
             raise Damaged("the manifest lists files that an entry does not have")
 
 
-# With this entry ONNX Runtime refuses to compile, so a host that loads a cache entry never compiles.
+# Session config entry with which ONNX Runtime refuses to compile. A host that loads a cache entry must not compile.
 DISABLE_COMPILE = "session.disable_model_compile"
 
 _OF_THE_ORIGINAL = ("session.model_external_initializers_file_folder_path",)
@@ -141,13 +140,13 @@ class CacheEntry:
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint under which crashes of this entry are counted, in place of the model's fingerprint."""
+        """Fingerprint under which crashes of this entry are counted, instead of the model's fingerprint."""
         return hashlib.sha256(f"context {self.manifest.key} {self.manifest.id}".encode()).hexdigest()
 
     def spec(self, spec: SessionSpec) -> SessionSpec:
-        """Return the session description with which the session of `spec` is created from the entry.
+        """Return `spec` changed so that its session loads the entry instead of the model.
 
-        Fixed dimensions and given initializers are omitted, because they are compiled in.
+        Fixed dimensions and given initializers are omitted, because the compiled model contains them.
         """
         entries = {key: text for key, text in spec.config_entries.items() if key not in _OF_THE_ORIGINAL}
         return dataclasses.replace(
@@ -163,7 +162,7 @@ class CacheEntry:
 
     @property
     def files(self) -> tuple[KnownFile, ...]:
-        """Return the files of the session. Files of a newly created entry have not been read again."""
+        """Files that the session loads, with the hashes of the verification, or else of the manifest."""
         if self.checked:
             return self.checked
         records = self.manifest.files
@@ -171,7 +170,7 @@ class CacheEntry:
         return tuple(KnownFile(p, take_stamp(p), record.sha256) for p, record in zip(paths, records, strict=True))
 
     def check_unchanged(self) -> None:
-        """Check the files after native code has read them. Raise `Damaged`, or `OSError`."""
+        """Raise `Damaged` if a file changed while native code read it, and `OSError` if it cannot be checked."""
         for file in self.checked:
             if file.changed():
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")

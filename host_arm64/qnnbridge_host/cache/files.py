@@ -1,7 +1,7 @@
 """Basic files of the cache: small JSON files, locks between processes, temporary folders.
 
 A JSON file is written atomically and verified when it is read. It contains ``{"sha256": ..., "content": {...}}``,
-so a flipped byte is detected. Any thread, any process.
+so a flipped byte is detected. Safe for several threads and processes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Damaged(Exception):
 
 
 def write_json(path: Path, content: dict[str, Any], *, durable: bool = False) -> None:
-    """Write a JSON file atomically. durable: the file survives a power failure. Raises `OSError`."""
+    """Write a JSON file atomically; raise `OSError` if this fails. durable: the file survives a power failure."""
     document = {"sha256": _digest(content), "content": content}
     text = json.dumps(document, sort_keys=True, ensure_ascii=True, indent=1)
     write_whole(path, text.encode("ascii"), durable=durable)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON file; return ``None`` if it does not exist. Raise `Damaged`, or `OSError` from reading."""
+    """Read a JSON file; return ``None`` if it does not exist. Raise `Damaged`, or `OSError` if reading fails."""
     try:
         with io.BufferedReader(open_regular(path)) as file:
             data = file.read(MAX_JSON_BYTES)
@@ -76,7 +76,7 @@ def _whole_number(text: str) -> int:
 
 
 def _refuse_halves(value: object) -> None:
-    """Raise `ValueError` for half a surrogate pair in a string, except halves that encode bytes of a file name."""
+    """Raise `ValueError` for a lone surrogate in a string, unless it encodes a byte of a file name."""
     text = json.dumps(value, ensure_ascii=False)
     text.encode("utf-8", "surrogateescape")
 
@@ -91,7 +91,7 @@ def is_time(seconds: float) -> bool:
 KEY_FORM: Final = re.compile(r"[0-9a-f]{32}")
 RECORD_FORM: Final = re.compile(r"(?:[a-z]+-)?[0-9a-z]{1,64}\.(json|odd)")
 
-# Folders of `create/replaced` in the cache, next to the entries, that `cache clear` removes.
+# Folders in the cache for copies of models (`create/replaced`). `cache clear` removes them.
 COPIES: Final = ("fixed", "wrapped")
 _MADE_FORM: Final = r"(?:removed-)?[0-9a-f]{16}(?:\.lock)?"
 # Pattern of the file names in each folder. Other files do not belong to the cache.
@@ -109,7 +109,7 @@ FORMS: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def is_part(root: Path, name: str) -> bool:
-    """Return whether a folder of an unmarked cache comes from an earlier version, judged by all of its contents."""
+    """Return whether a folder in a cache without a marker file has only contents that earlier versions wrote."""
     form = FORMS.get(name)
     if form is None:
         return False
@@ -117,7 +117,7 @@ def is_part(root: Path, name: str) -> bool:
 
 
 class JsonFolder:
-    """Small JSON files in a folder, each named by a key. Any thread, any process.
+    """Small JSON files in a folder, each named by a key. Safe for several threads and processes.
 
     An intact record that this version cannot interpret comes from another build: it gets the suffix .odd and is
     reported once.
@@ -132,7 +132,7 @@ class JsonFolder:
         with contextlib.suppress(OSError), os.scandir(self._entered()) as files:
             for file in files:
                 if file.name.endswith(".json") and RECORD_FORM.fullmatch(file.name):
-                    with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                    with contextlib.suppress(FileNotFoundError):  # another process has removed the file
                         dated.append((file.stat().st_mtime, file.name[:-5]))
         return [key for _, key in sorted(dated)]
 
@@ -163,7 +163,7 @@ class JsonFolder:
             )
 
     def _entered(self) -> Path:
-        """Return the folder. Raise `NotOurs` if the folder or its parent is a link."""
+        """Return the folder's path. Raise `NotOurs` if the folder or its parent is a link."""
         enter(self._folder.parent)
         return enter(self._folder)
 
@@ -223,10 +223,10 @@ def _digest(content: object) -> str:
 #
 # The operating system's file locks are used, so the locks of a killed process are released at once. A lock is a
 # file that one process at a time can lock; nothing is ever written to it. Only the holder removes the file, and
-# only if no other process can be about to lock it (which another lock ensures). Waiting is polling, because on
-# every system only polling can have a timeout and be interrupted.
+# only if no other process can be about to lock it (which another lock ensures). A process waits by polling, because
+# only a polling wait can have a timeout and be interrupted on every system.
 
-# Interval of polling in seconds: short compared with a compilation, long compared with a system call.
+# Polling interval in seconds: short compared with a compilation, long compared with a system call.
 POLL_S: Final = 0.02
 # Seconds between two calls of ``on_wait``.
 ASK_AGAIN_S: Final = 0.1
@@ -240,12 +240,12 @@ class Held:
         self.path = path
 
     def release(self, *, remove: bool = False) -> None:
-        """Release the lock. remove: also delete the lock's file, because no process waits for it."""
+        """Release the lock. remove: also delete the lock's file; allowed only if no process waits for the lock."""
         if remove:
             with contextlib.suppress(OSError):
                 # Remove the file while the lock is held. Otherwise a process on POSIX could take the lock just
                 # before the file disappears.
-                os.unlink(self.path)  # fails on Windows while the file is open; then it is removed below
+                os.unlink(self.path)  # fails on Windows while the file is open: see below
         self._lock.release(force=True)
         if remove:
             with contextlib.suppress(OSError):
@@ -253,19 +253,19 @@ class Held:
 
 
 def try_hold(path: Path) -> Held | None:
-    """Take a lock; return ``None`` if another process holds it. Raise `OSError` if the file system lacks locks."""
+    """Take a lock; return ``None`` if another process holds it. Raise `OSError` if the file system has no locks."""
     from filelock import FileLock, Timeout
 
     # Refuse a link, because taking the lock would truncate its target.
     if os.path.islink(path):
-        raise NotOurs(errno.ELOOP, "It is a link, so it is not used", os.fspath(path))
+        raise NotOurs(errno.ELOOP, "The lock file is a link, so it is not used", os.fspath(path))
     # `thread_local=False`: a session may be created in one thread and released in another thread.
     lock = FileLock(os.fspath(path), thread_local=False)
     try:
         lock.acquire(timeout=0)
     except Timeout:
         return None
-    except NotImplementedError as error:  # this file system lacks locks
+    except NotImplementedError as error:  # this file system has no locks
         raise OSError(f"{path}: {error}") from None
     return Held(lock, path)
 
@@ -303,14 +303,13 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
 
 
 BEAT_EVERY_S: Final = 1.0
-# Waiting ends without a heartbeat for this time: the compiler is suspended, or only a forked copy of it holds the
-# lock.
+# Seconds without a heartbeat after which a process stops waiting: the compiler is suspended, or only a forked copy
+# of it holds the lock.
 STALLED_S: Final = 60.0
 
 
 class Heartbeat:
-    """The compiler's heartbeat: the modification time of a file. Any thread calls the object with the elapsed
-    seconds."""
+    """The compiler's heartbeat: a file's modification time. Any thread may call it with the elapsed seconds."""
 
     def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
         self._path = path
@@ -369,7 +368,7 @@ class WaitPolicy:
 
 # Lock file of a work folder. Folders without it are never swept.
 MARK: Final = ".qnnbridge-work"
-# Name of that file in earlier versions, in hidden folders next to compiled models.
+# Name of the lock file in earlier versions, in hidden folders next to compiled models.
 EARLIER_MARK: Final = ".lock"
 # Do not sweep younger folders, which may not be locked yet.
 SETTLED_S: Final = 60.0
@@ -382,7 +381,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     first.
 
     Args:
-        kind: a word for the purpose, unique for each use.
+        kind: name of the purpose; each purpose has its own name.
         parent: the folder in which it is created; default: the folder for temporary files.
         hidden: begin the name with a dot, because users look into `parent`.
     """
@@ -396,7 +395,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     held = None
     try:
-        with contextlib.suppress(OSError):  # without locks on this file system the folder cannot be swept later
+        with contextlib.suppress(OSError):  # on a file system without locks the folder is never swept
             held = try_hold(Path(outer, MARK))
         inner = os.path.join(outer, CONTENTS)
         os.mkdir(inner)
@@ -431,7 +430,7 @@ def _is_abandoned(folder: str) -> bool:
         if not (mine and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(marked.st_mode)):
             return False
         # A time in the future (after the clock was set back) must not protect a folder forever. A folder with
-        # contents was locked before, because the contents are created after the lock is taken.
+        # contents is never too young: the contents are created after the lock is taken.
         young = 0 <= time.time() - about.st_mtime < SETTLED_S
         if young and not os.path.isdir(os.path.join(folder, CONTENTS)):
             return False

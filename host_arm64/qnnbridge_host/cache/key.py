@@ -3,8 +3,8 @@ cache.
 
 Every option that is not known to be harmless is part of the key: an unknown option without effect costs a
 compilation, an omitted option would give wrong results. Names and locations of files are never part of the key,
-only their contents. A reason against the cache is a clause that follows "off: ". A session that examines the
-compilation itself (dumps, profiles, op traces, own compiled models) bypasses the cache. Pure functions.
+only their contents. A session that examines the compilation itself (dumps, profiles, op traces, own compiled
+models) bypasses the cache. `reason_against` returns a clause that messages show after "off: ". Pure functions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qnnbridge_protocol.specs import QNN, HostInfo, ProviderSpec, SessionSpec
 # 128 bits are enough; longer names would only create paths that Windows refuses.
 KEY_DIGITS: Final = 32
 
-# Keys of the versions that identify QNN's source. Windows updates its own copy without notice.
+# Names of the versions that identify the QNN in use. Windows replaces the QNN in its catalogue without notice.
 SOURCE_VERSIONS: Final = ("ep_source", "ep_version")
 VERSIONS_THAT_MATTER: Final = ("onnxruntime", "onnxruntime_qnn", "qnn_sdk", "driver", *SOURCE_VERSIONS)
 
@@ -47,8 +47,8 @@ HARMLESS_ENTRIES: Final = (
     "session.model_external_initializers_file_folder_path",
 )
 
-# This entry has the same value in all sessions of the host. With another value the cache entry would lack the
-# placement of the nodes.
+# Config entry that the host sets in all sessions. A session with another value bypasses the cache, because its
+# cache entry would lack the placement of the nodes.
 _OF_EVERY_SESSION: Final = ("session.record_ep_graph_assignment_info", "1")
 
 # Clock settings, which the session passes again when it loads the compiled model.
@@ -110,13 +110,13 @@ def key_parts(
         "disabled_optimizers": sorted(spec.disabled_optimizers),
         "initializers": _values(spec.value_names, initializers),
         "host": host_parts(host),
-        # Omit this input if the table applies unchanged, so that keys of earlier releases stay valid.
+        # Omit this part if the table applies unchanged, so that keys of earlier releases stay valid.
         **({"rows_here": list(rows_here)} if rows_here else {}),
     }
 
 
 def host_parts(host: HostInfo) -> dict[str, Any]:
-    """Return the inputs that do not come from the model and the options: versions, libraries, chip."""
+    """Return the parts of the key that describe the host: versions, libraries, chip."""
     return {
         "versions": {name: host.versions[name] for name in VERSIONS_THAT_MATTER if name in host.versions},
         # Include qnnbridge's release, because another release may rewrite or compile a model differently.
@@ -230,7 +230,7 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
     if not settings.enabled:
         return f"{SWITCH_VARIABLE} disables the cache"
     if spec.providers and spec.providers[0].name != QNN:
-        return f"the session does not ask for {QNN} first"
+        return f"{QNN} is not the session's first provider"
     if source.scan is None or source.scan.format != "onnx":
         return "the model is not an ONNX model"
     if source.scan.is_compiled:
@@ -242,8 +242,7 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
 
 
 def is_small(source: ModelSource, settings: CacheSettings) -> bool:
-    """Return whether the model probably compiles so quickly that a worker process and an entry are not
-    worthwhile."""
+    """Return whether the model is too small for the cache, because it probably compiles quickly."""
     return settings.wanted is not True and size_of(source) < settings.min_model_bytes
 
 
@@ -272,7 +271,7 @@ def _against_options(spec: SessionSpec) -> str | None:
         return "optimized_model_filepath requests a file that only a session of the original model writes"
     for key, text in spec.config_entries.items():
         if key.startswith(_OWN_CONTEXT) and text not in ("", "0"):
-            return f"the session itself is about compiled models ({key})"
+            return f"the session entry {key} concerns compilation itself"
         if key in _OTHER_ENTRIES and text not in ("", "0"):
             return f"the session entry {key} is incompatible with the cache"
     return None

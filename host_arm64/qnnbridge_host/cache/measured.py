@@ -105,10 +105,10 @@ class MeasuredRows:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RowsHere:
-    """The table with the results that were measured under the conditions of a session.
+    """Differences between the table and the results that were measured under the conditions of a session.
 
-    right: rows of the table that were measured as right. more: rows that were measured as wrong although the table
-        does not list this chip. measured: all rows that were measured.
+    right: rows that the table lists as wrong on this chip and that were measured as right. more: rows that were
+        measured as wrong although the table does not list this chip. measured: all rows that were measured.
     """
 
     right: frozenset[str] = frozenset()
@@ -117,8 +117,7 @@ class RowsHere:
 
     @property
     def identity(self) -> list[str]:
-        """Differences from the table, which are part of each key that depends on them; empty without
-        differences."""
+        """List of the differences from the table, for keys of results that depend on the table."""
         return sorted([f"-{name}" for name in self.right] + [f"+{name}" for name in self.more])
 
     def rows(self, arch: int, release: str) -> tuple[WrongOperator, ...]:
@@ -191,7 +190,7 @@ def rows_here(
     release = versions.get("onnxruntime_qnn", "")
     states = [(row, found.rows[row.name].state) for row in table() if _is_of(found.rows.get(row.name), row)]
     return RowsHere(
-        # A right result only matters if the table lists the row as wrong on this chip.
+        # A right result changes nothing unless the table lists the row as wrong on this chip.
         frozenset(row.name for row, state in states if state == "right" and row.applies(arch, release)),
         frozenset(row.name for row, state in states if state == "wrong" and not row.applies(arch, release)),
         frozenset(row.name for row, state in states if state != "unclear"),
@@ -230,7 +229,7 @@ def chip_number(soc_model: str | None, htp_arch: str | None = None, *, simulator
     own = chip_of_this_computer()
     number = own.number if own is not None else 0
     first = (soc_model or "").split(",")[0]
-    if not first.strip(" 0"):  # for QNN, 0 means that no chip is set
+    if not first.strip(" 0"):  # QNN reads 0 as "no chip is set"
         return number
     named = chip_named(first)
     return number if own is not None and named is not None and named.number == number else None
@@ -273,7 +272,7 @@ def _parsed(path: str, _modified_ns: int, _size: int, _inode: int) -> Sequence[M
 
 
 def keep_measured(results: MeasuredRows, path: Path | None = None) -> None:
-    """Add results to the file: replace rows with the same conditions, keep all others. Raise `OSError`."""
+    """Add results to the file, replacing results of the same rows under the same conditions. Raise `OSError`."""
     path = path or measured_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with holding(Path(f"{path}.lock")):

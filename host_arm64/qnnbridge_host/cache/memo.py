@@ -2,7 +2,7 @@
 the NPU cannot map, verdicts on results, and optimizers that break a model.
 
 Each record is a small file named by its key. Failures never raise an error, because a missing record only costs
-time. Any thread, any process.
+time. Safe for several threads and processes.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ class HashMemo:
     """Hashes of files, so that unchanged files are not read again. root: the cache's folder.
 
     The memo has one small file for each path. A record is valid only if the file has the recorded stamp and had
-    been unchanged for a while before (`FileStamp.settled`): a file that was written just before or during hashing
-    is hashed again the next time.
+    been unchanged for a while before hashing (`FileStamp.settled`): a file that was written just before or during
+    hashing is hashed again the next time.
     """
 
     def __init__(self, root: Path) -> None:
@@ -80,14 +80,14 @@ class HashMemo:
         if known is not None and known.stamp.proves(before):
             return dataclasses.replace(known, remembered=True)
         if before.settled and sys.platform != "win32":
-            # Write all pages to the disk first, so that every later write becomes visible: a write through a
-            # mapping updates the file's times only if the page is clean. tmpfs has no disk and misses some writes.
+            # Write all pages to the disk first: a write through a mapping updates the file's times only if the page
+            # is clean. On tmpfs, which has no disk, some writes still remain undetected.
             with contextlib.suppress(OSError):
                 sync_file(text)
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # The file was modified during the hashing. The caller detects this, but the hash must not be stored.
+            # Do not store the hash: the file was modified during the hashing, which the caller detects.
             return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
@@ -184,16 +184,16 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
 
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of the model's nodes. differs: the
 # compiled model has other inputs or outputs than the original. crashes: two compiled models in a row killed the
-# host or could not be loaded. slow: the model is small but took long to compile, so it is worth an entry. unmapped:
-# its weights cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: its results are wrong, and
-# splitting gates does not help (`create/parting.py`).
+# host or could not be loaded. slow: the model is small but took long to compile, so later sessions use the cache.
+# unmapped: the model's weights cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: the model's
+# results are wrong, and splitting gates does not help (`create/parting.py`).
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped", "gates"]
 
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
 # Reasons that may be due to chance expire earlier: two crashes, or a QNN that supported nothing while its driver
-# was being replaced. If no node is for QNN, another attempt to compile takes little time.
+# was being replaced. An attempt to compile a model without nodes for QNN takes little time.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
 NOTHING_MAX_AGE_S: Final = DAY_S
 _MAX_AGE_S: Final[Mapping[Kind, float]] = {"crashes": CRASHES_MAX_AGE_S, "nothing-on-qnn": NOTHING_MAX_AGE_S}
@@ -221,7 +221,7 @@ class NegativeEntries(JsonFolder):
         self._write(key, {"schema": SCHEMA, **dataclasses.asdict(entry)})
 
     def read(self, key: str, *, keep: bool = False) -> NegativeEntry | None:
-        """Return the entry; ``None`` if the key has none. keep: do not set records of other versions aside."""
+        """Return the entry; ``None`` if the key has none. keep: leave records of other versions where they are."""
         try:
             content = self._read(key)
             if content is None or content.pop("schema") != SCHEMA:
@@ -246,8 +246,9 @@ class NegativeEntries(JsonFolder):
 
 # --- models whose weights the NPU cannot map -------------------------------------------------------------
 #
-# Some drivers cannot map the weights of a compiled model (RPC 8003, then QNN 1002), and load the same model with
-# the provider option ``disable_file_mapped_weights``. A success is remembered for the model and the version of QNN.
+# Some drivers cannot map the weights of a compiled model (RPC 8003, then QNN 1002), but load the same model with
+# the provider option ``disable_file_mapped_weights``. If that succeeds, a record for the model and the version of
+# QNN makes later sessions set the option at once.
 
 UNMAPPED: Final = "disable_file_mapped_weights"
 _UNMAPPED_WORDS: Final = f"loaded with {UNMAPPED}=1, because the NPU could not map its weights"
@@ -335,7 +336,7 @@ MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
 # Maximum wait for the lock in seconds; reading and writing a record takes less than a millisecond.
 LOCK_WAIT_S: Final = 2.0
-# If this many processes ended before their comparison did, no further comparison is started.
+# Number of comparisons that were interrupted by the end of their process, after which no comparison is started.
 MAX_ATTEMPTS: Final = 5
 
 
@@ -374,7 +375,7 @@ class Verdicts(JsonFolder):
         Args:
             key: the key of the record.
             report: the verdict of the comparison.
-            calls: number of calls of the model since the last count.
+            calls: number of calls of the model since calls were last added to the verdict.
         """
         with self._locked():
             before = self.read(key)
@@ -388,7 +389,7 @@ class Verdicts(JsonFolder):
         return found
 
     def count(self, key: str, calls: int) -> None:
-        """Add the number of calls that were not compared to the verdict, if the key has one."""
+        """Add calls that were not compared to the number of calls in the verdict, if the key has a verdict."""
         with self._locked():
             before = self.read(key)
             if before is not None:
@@ -420,7 +421,7 @@ class Verdicts(JsonFolder):
                 self._write(key, {**content, "attempts": 0})
 
     def _report(self, key: str, content: Mapping[str, Any] | None) -> NumbersReport | None:
-        """Return the report in a record; ``None`` if it is missing or follows other rules.
+        """Return the report in a record; ``None`` if it is missing or was made by other rules.
 
         A record that this version cannot interpret is from another build, and is set aside.
         """

@@ -14,8 +14,8 @@
 
 Invariants: an entry is created by one rename, after all its files are on the disk, with the manifest written last.
 It is used only after its files are verified against the manifest. It is removed by a rename first. Methods that
-change an entry are called under its lock (`lock`). They raise `OSError` when the disk fails. Any thread, any
-process.
+change an entry are called under its lock (`lock`). They raise `OSError` when the disk fails. Safe for
+several threads and processes.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_os.files import NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
 from qnnbridge_protocol.field_types import read_document
 
-# Timeout for this lock. It is held while leftovers are removed, which may have several gigabytes.
+# Timeout for the lock that a process holds while it removes leftovers, which may have several gigabytes.
 SWEEP_WAIT_S: Final = 10.0
 # Maximum number of set-aside entries that are kept, with the reason.
 MAX_INVALID: Final = 20
 MANY_USES: Final = 16
 REASON_FILE: Final = "reason.json"
 HITS_FILE: Final = "hits.json"
-# Pattern of a user's lock file: its process id and a random number.
+# Pattern of the lock file of a process that uses an entry: process id and random number.
 _USE: Final = re.compile(r"\d+-[0-9a-f]+\.lock")
 
 _WINDOWS_MAX_PATH: Final = 259
@@ -71,7 +71,7 @@ Fault = Literal["damaged", "foreign", "crashed", "unloadable", "differs"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Hits:
-    """Approximate number of uses of an entry. last: seconds since 1970."""
+    """Approximate number of uses of an entry. last: time of the last use, in seconds since 1970."""
 
     count: int = 0
     last: float = 0.0
@@ -79,7 +79,7 @@ class Hits:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InvalidEntry:
-    """An entry that was set aside. when: seconds since 1970."""
+    """An entry that was set aside. when: time of setting it aside, in seconds since 1970."""
 
     folder: Path
     key: str
@@ -155,9 +155,9 @@ class Store:
         return try_hold(self._lock_file(key))
 
     def find(self, key: str, *, fresh: bool = False) -> CacheEntry | None:
-        """Return an entry after verifying every byte; ``None`` if the key has none.
+        """Return an entry after verifying its files; ``None`` if the key has none. Raise `Damaged` with the reason.
 
-        fresh: also read unchanged files again. Raises `Damaged` with the reason.
+        fresh: read every file, even if its stamp is unchanged since an earlier verification.
         """
         entry = self.peek(key)
         if entry is None:
@@ -165,12 +165,12 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """Return an entry after checking only its manifest. Raise `Damaged`, even for a link or a file."""
+        """Return an entry after checking only its manifest. Raise `Damaged` also for a link or a file."""
         folder = self.entry_folder(key)
         try:
             enter(folder)
         except NotOurs:
-            raise Damaged("a link or a file occupies its folder's name") from None
+            raise Damaged("its path is a link or a file instead of a folder") from None
         try:
             manifest = EntryManifest.read(folder)
         except OSError as error:
@@ -183,8 +183,7 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, atomically. Replace files that equal another entry's file
-        by hard links."""
+        """Make the finished draft the entry of its key, atomically. Hard links share equal files among entries."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
@@ -241,7 +240,8 @@ class Store:
         # The name of a lock file contains the process id, so that lock files of this process need not be opened.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
-            self.in_use(key)  # removes leftovers of killed processes and of sessions that were never closed
+            # Remove lock files of killed processes and of sessions that were never closed.
+            self.in_use(key)
         # Use one lock for each session; the operating system releases it if the process is killed.
         held = try_hold(folder / f"{os.getpid()}-{secrets.token_hex(6)}.lock")
         if held is None:
@@ -249,8 +249,7 @@ class Store:
         return held
 
     def in_use(self, key: str, *, sweep: bool = True) -> bool:
-        """Return whether a running process has sessions of an entry. sweep: remove leftovers of processes that have
-        ended."""
+        """Return whether a running process has sessions of an entry. sweep: remove stale lock files."""
         used = False
         for file in _listed(self._uses(key)):
             if not _USE.fullmatch(file.name) or file.is_symlink():
@@ -299,7 +298,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove what crashed creators and users of entries have left. Return the number of removed drafts."""
+        """Remove files that crashed creators and users of entries left. Return the number of removed drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
@@ -324,7 +323,7 @@ class Store:
             # Lock order: the entry's lock, then the locks of its users.
             held = self.try_lock(key)
             if held is None:
-                return  # the entry is about to be used
+                return  # another process is about to use the entry
             try:
                 if not self.in_use(key) and not os.path.lexists(self.entry_folder(key)):
                     remove_tree(self._uses(key))
@@ -373,7 +372,7 @@ class Store:
             path = entry.folder / record.name
             try:
                 size, found = path.lstat().st_size, None
-                # A link could point to a file that changes after the check.
+                # Refuse a link: it could point to a file that changes after the check.
                 if size == record.size and not path.is_symlink():
                     found = KnownFile.look(os.fspath(path), None if fresh else self.memo)
             except FileNotFoundError:
@@ -383,13 +382,12 @@ class Store:
             if size != record.size:
                 raise Damaged(f"{record.name} has {size} bytes instead of {record.size}")
             if found is None or found.sha256 != record.sha256:
-                raise Damaged(f"{record.name} has other contents than when it was compiled")
+                raise Damaged(f"{record.name} has changed since it was compiled")
             checked.append(found)
         return tuple(checked)
 
     def _share(self, path: Path, sha256: str, size: int) -> None:
-        """Replace a file by a hard link to an equal file of another entry, if the file system supports hard
-        links."""
+        """Replace a file by a hard link to an identical file of another entry, if hard links are supported."""
         for key in self.all_keys():
             try:
                 other = self.peek(key)

@@ -2,15 +2,15 @@
 
 Theory of operation. Each function passes the same record to the next one: an `order.Creation`, with a `WorkOrder`
 that contains the stop signal, the deadline and the receiver of progress events. The result is a
-`session.MadeSession`. The layers of calls are `service` (the operations, and the reading of their requests) ->
+`session.MadeSession`. The layers of calls are `service` (the operations; reads their requests) ->
 `session` (creates the session) -> `lookup` (finds or creates the cache entry) -> `compiler` (checks the compiled
 files) -> `worker` (the client of a fresh host process, which compiles and ends). `choose` decides in advance which
 model is loaded: as given, or a copy.
 
-Further modules: `replaced` provides substitutes for the model (a rewritten copy, the model around a bare context
-binary, a copy together with context binaries from a function of the application). For `model.compile`,
-`orchestrate` also compares the result with the original on the CPU, and `publish` defines the input and the result
-of a compilation, names the files, and moves them to the destination.
+Further modules: `replaced` provides the files that are loaded instead of the model (a rewritten copy, a model built
+for a bare context binary, a copy with context binaries that a function of the application returns). For
+`model.compile`, `orchestrate` also compares the result with the original on the CPU, and `publish` defines the
+input and the result of a compilation, names the files, and moves them to the destination.
 
 Each compilation uses a fresh process, because the precision of one compilation leaks into the next, because QNN
 leaks memory in each, and because a compiler that crashes must not end open sessions. The crash of a worker is a

@@ -1,13 +1,13 @@
 """Refuse a model within seconds if its long compilation would end in a refusal.
 
 ONNX Runtime asks QNN which nodes it supports, lets QNN compile these, and only then refuses a session that forbids
-the CPU. If the model has an operator that QNN refuses by the tables (`qnnbridge_host.model.doubts`), a worker
-creates a session in which QNN writes the graphs to files (with its IR library) instead of compiling them. The NPU's
-own library still checks each node, so the placement is the same.
+the CPU. If the model has an operator that QNN refuses according to the tables (`qnnbridge_host.model.doubts`), a
+worker creates a session in which QNN writes the graphs to files (with its IR library) instead of compiling them.
+The NPU's own library still checks each node, so the placement is the same.
 
 Invariant: the model is refused only if QNN leaves an operator to the CPU that the tables also list. In every other
-case (the library is missing, an error, a crash of the worker) nothing is raised, and the model is compiled. Any
-thread.
+case (the library is missing, an error, a crash of the worker) nothing is raised, and the model is compiled.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.order import WorkOrder
     from qnnbridge_host.model.source import ModelSource
 
-# Do not check models with fewer nodes: compiling them takes less time than starting a worker.
+# Do not check smaller models: compiling them takes less time than starting a worker.
 LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
 # Reason in the trace for a node that the NPU's library refused. Only the log contains the error code, 3110.
@@ -50,7 +50,7 @@ def refuse_beforehand(
         source: the model.
         spec: the session's description. A session that allows the CPU is never refused.
         initializers: the values of the initializers that `spec` announces.
-        order: the order for the worker.
+        order: stop signal, deadline and receiver of progress events for the worker.
 
     Raises:
         Cancelled, DeadlineExceeded: the request was withdrawn, or its deadline expired.
@@ -98,7 +98,7 @@ def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any],
 
 
 def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
-    """Return the description of a session that places the nodes without compiling; ``None`` without the NPU."""
+    """Return the description of a session that places nodes without compiling; ``None`` if this is impossible."""
     providers = spec.providers or (ProviderSpec(QNN),)
     options = next((dict(one.options) for one in providers if one.name == QNN), None)
     written = placement_only(options, folder, _IR_LIBRARY) if options is not None else {}
@@ -113,8 +113,7 @@ def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
         fallback="cpu",
         fix=None,
         providers=(own, *others),
-        # Log fatal errors only: other log lines would be about this trial session instead of the application's
-        # session.
+        # Log fatal errors only: the application must not get log lines about this trial session.
         options={
             **{name: value for name, value in spec.options.items() if name not in _WRITES_FILES},
             "log_severity_level": 4,

@@ -2,7 +2,7 @@
 
 The choice is made once, before the session is created, from the session's options, the table of known-wrong
 operators, and the cache. `SessionMaker` then creates the session from this model. A bare context binary is wrapped
-even earlier, when the model is opened (`service`). Any thread.
+even earlier, when the model is opened (`service`). Thread-safe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qnnbridge_host.create.parting import Parting
 
 # Larger models are rewritten only on request, because their copies would fill the cache.
-MAX_UNASKED_BYTES: Final = 512 * 2**20
+MAX_AUTOMATIC_BYTES: Final = 512 * 2**20
 # Configuration entries that make ONNX Runtime write files of the model when a session is created.
 _WRITES: Final = ("ep.context_enable",)
 
@@ -59,9 +59,11 @@ def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None)
         return AS_GIVEN
     # Rewrite known-wrong operators first: they are the more likely cause of a failed accuracy check.
     if rewrites := curing_rewrites(creation, host):
-        return ModelChoice(FixSpec(only=_whole(rewrites, creation.spec)), rewrites)
+        return ModelChoice(FixSpec(only=_with_prerequisites(rewrites, creation.spec)), rewrites)
     if parting is not None:
-        return ModelChoice(FixSpec(only=_whole((parting.rewrite,), creation.spec)), (parting.rewrite,), parting)
+        return ModelChoice(
+            FixSpec(only=_with_prerequisites((parting.rewrite,), creation.spec)), (parting.rewrite,), parting
+        )
     return AS_GIVEN
 
 
@@ -81,11 +83,11 @@ def may_rewrite(creation: Creation) -> bool:
         return False
     from qnnbridge_host.cache.key import size_of
 
-    return size_of(source) <= MAX_UNASKED_BYTES
+    return size_of(source) <= MAX_AUTOMATIC_BYTES
 
 
 def writes_files(spec: SessionSpec) -> bool:
-    """Return whether creating the session writes files, which a second attempt would find."""
+    """Return whether creating the session writes files. A second attempt would fail, because the files exist."""
     return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
 
 
@@ -106,8 +108,8 @@ def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
     return (*dict.fromkeys(allowed), *edges)
 
 
-def _whole(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """Return the rewrites with their prerequisites added: fixed sizes, constants and branches."""
+def _with_prerequisites(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
+    """Return the rewrites, preceded by those on which they rely: fixed sizes, constants and branches."""
     from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
 

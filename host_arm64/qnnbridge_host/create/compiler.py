@@ -1,7 +1,7 @@
 """Compile models in a worker. The result is complete files in a folder, or an error with its cause.
 
 The worker compiles; the serving host checks the results. Invariants: the worker has ended when the functions
-return, and they leave no half-written file unless they raise. Any thread; jobs are independent.
+return, and the files are complete unless the functions raise an error. Thread-safe; jobs are independent.
 
 Parts of QNN open files by paths in the system's own code page. So a model with a non-ASCII path is linked (or
 copied from another volume) with all of its files to a folder with an ASCII path, and the result is moved from
@@ -48,10 +48,9 @@ _log = log_of("qnnbridge.compiling")
 # Parts of a session's refusal message that do not apply to a compilation (`nothing_to_compile`).
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
-# Beginning of the fix in an error if some free dimensions lack a usable name.
-_NAMES_DO_NOT_DO = "Export the model with fixed shapes"
-# Stem of staged files. Users never see this stem: `StagingDir.in_real_words` inserts the real file name into
-# errors.
+# Beginning of the advice in a refusal if some free dimensions have no usable name.
+_EXPORT_ADVICE = "Export the model with fixed shapes"
+# Stem of staged files. Users never see it: `StagingDir.with_real_paths` inserts the real file name into errors.
 STAGED_STEM = "qnnbridge_staged_model"
 
 
@@ -61,7 +60,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
     Args:
         jobs: the models.
         folder: an existing folder of the caller for the results.
-        order: the order for the worker.
+        order: stop signal, deadline and receiver of progress events for the worker.
 
     Raises:
         CompileFailed: no node is on QNN, or the files are incomplete.
@@ -75,7 +74,7 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
     try:
         made = _compiled(jobs, folder, order)
         if made is None:
-            _log.warning("files of the model were touched while it was compiled; compiling again from a copy")
+            _log.warning("files of the model may have changed while it was compiled; compiling again from a copy")
             made = _compiled(jobs, folder, order, copied=True)
         if made is None:
             raise jobs[0].source.never_rests()
@@ -89,21 +88,20 @@ def compile_together(jobs: Sequence[CompilerInput], folder: str, order: WorkOrde
 def _compiled(
     jobs: Sequence[CompilerInput], folder: str, order: WorkOrder, *, copied: bool = False
 ) -> list[CompiledFiles] | None:
-    """Compile the jobs; return ``None`` if a file was touched meanwhile, because the worker may have read changed
-    contents."""
+    """Compile the jobs; return ``None`` if a file may have changed meanwhile, which makes the result unusable."""
     with staging_dir(jobs, folder, copied=copied) as place:
-        # Take the stamps after the staging, because the hard links that staging creates touch the files, too.
+        # Take the stamps after the staging, which creates hard links and so changes the stamps.
         before = list(itertools.chain(*(job.source.stamps() for job in jobs)))
         try:
             made = _Compilation(jobs, place, order).run()
         except BridgeError as error:
-            raise from_host(place.in_real_words(error), folder) from None
+            raise from_host(place.with_real_paths(error), folder) from None
         after = list(itertools.chain(*(job.source.stamps() for job in jobs)))
         return made if place.private or are_same(before, after) else None
 
 
 class _Compilation:
-    """One compilation of jobs in one worker."""
+    """Compilation of all jobs in one worker; `run` returns the files."""
 
     def __init__(self, jobs: Sequence[CompilerInput], place: StagingDir, order: WorkOrder) -> None:
         self._jobs = jobs
@@ -191,7 +189,7 @@ class _Compilation:
                 frame = worker.call_with_model({"op": "worker.create", "spec": spec.to_wire()})
                 info = SessionInfo.from_wire(frame.header["info"])
         except BridgeError:
-            # A withdrawn request also ends the second worker. This does not mean that the files are bad.
+            # If the request was withdrawn, raise that: the error does not mean that the files are bad.
             self._order.stop.check()
             raise death from None
         _log.warning("%s Its result is complete and is kept.", death.message)
@@ -271,7 +269,7 @@ class StagingDir:
     replaced: tuple[tuple[str, str], ...] = ()
     private: bool = False
 
-    def in_real_words(self, error: BridgeError) -> BridgeError:
+    def with_real_paths(self, error: BridgeError) -> BridgeError:
         """Replace staged paths in an error by the user's paths, and return the error."""
         for staged, real in self.replaced:
             for old, new in ((staged, real), (os.path.basename(staged), os.path.basename(real))):
@@ -298,7 +296,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
     """
     specs = tuple(job.spec for job in jobs)
     staged = [job.source.path is not None and (copied or not job.source.path.isascii()) for job in jobs]
-    parent = _ascii_place() if any(staged) or not folder.isascii() else None
+    parent = _ascii_folder() if any(staged) or not folder.isascii() else None
     # Either staging is not needed, or no folder with an ASCII path is writable. In both cases QNN gets the real
     # paths.
     if parent is None:
@@ -306,7 +304,8 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
         return
     with work_folder("compile", parent) as place:
         out = folder
-        if copied or not folder.isascii():  # `folder` may contain files of an earlier attempt
+        # A second attempt (`copied`) writes to a new folder: the first attempt may have left files in `folder`.
+        if copied or not folder.isascii():
             out = os.path.join(place, "out")
             os.mkdir(out)
         new_specs, replaced = [], []
@@ -326,7 +325,7 @@ def staging_dir(jobs: Sequence[CompilerInput], folder: str, *, copied: bool = Fa
                 shutil.move(os.path.join(out, name), os.path.join(folder, name))
 
 
-def _ascii_place() -> str | None:
+def _ascii_folder() -> str | None:
     """Return a writable folder with an ASCII path, for staged files; ``None`` if no candidate is writable."""
     # On Windows the path of the temporary folder contains the user name, which may not be ASCII.
     candidates = [tempfile.gettempdir()]
@@ -375,7 +374,7 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
 def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = ()) -> CompileFailed:
     """Turn a session's refusal into the error of a compilation that allows the CPU.
 
-    QNN takes no node of the model, so the "compiled" model would be a copy of the original.
+    QNN supports no node of the model, so the "compiled" model would be a copy of the original.
 
     Args:
         refused: the session's refusal.
@@ -383,7 +382,7 @@ def nothing_to_compile(refused: PlacementRefused, inputs: Sequence[NodeInfo] = (
     """
     fix = _ALLOW_CPU.sub("", refused.fix or "").strip()
     free = _free_axes(inputs)
-    if fix.startswith(_NAMES_DO_NOT_DO) and free:
+    if fix.startswith(_EXPORT_ADVICE) and free:
         fix = (
             "Fix the dimensions in a copy of the model, and compile that: qnnbridge optimize MODEL -o FIXED.onnx "
             + " ".join(f"--dim {axis}=SIZE" for axis in free)
@@ -407,7 +406,7 @@ def unknown_chips(providers: Sequence[ProviderSpec]) -> tuple[str, ...]:
 
 
 def unknown_chips_text(chips: Sequence[str]) -> str:
-    """Return a sentence about the unknown chips that `unknown_chips` returned."""
+    """Return the sentence that reports the result of `unknown_chips`."""
     return f"{', '.join(chips)} {'is' if len(chips) == 1 else 'are'} not in qnnbridge's table of chips"
 
 
@@ -416,7 +415,8 @@ def blame_unknown_chips(error: BridgeError, providers: Sequence[ProviderSpec]) -
     chips = unknown_chips(providers)
     if chips and isinstance(error, (CompileFailed, PlacementRefused, EPFail, Fail)):
         error.cause = f"{unknown_chips_text(chips)} (soc_model). {error.cause or ''}".rstrip()
-        error.fix = f"Check soc_model (--soc-model); known are {known_chips_text()}. {error.fix or ''}".rstrip()
+        known = known_chips_text()
+        error.fix = f"Check soc_model (--soc-model); the known chips are {known}. {error.fix or ''}".rstrip()
 
 
 def _free_axes(inputs: Sequence[NodeInfo]) -> list[str]:

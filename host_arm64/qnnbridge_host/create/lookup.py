@@ -3,7 +3,7 @@
 The caller calls `find` before the session is created, then `loaded`, `load_failed` or `made_without`. Invariants:
 an entry is loaded only after every byte was checked (an unchanged stamp of a file replaces the check of its bytes).
 An invalid entry is set aside and created once more; after the second failure the model is not cached. If the cache
-cannot be used, the session is created from its model. One thread.
+cannot be used, the session is created from its model. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.cache")
 
-# Sessions of small models are created without the cache, unless creating one took longer than this.
+# A small model uses the cache only if an earlier session of it took longer than this to create (in seconds).
 SLOW_S: Final = 0.5
 # Longest wait for the key's lock when an entry must be set aside. After this time the entry is left unchanged.
 SET_ASIDE_WAIT_S: Final = 10.0
@@ -65,16 +65,15 @@ _EDGES: Final = "offload_graph_io_quantization"
 # Raise these errors: without the cache the session would fail in the same way, or after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
 # These errors report a reset of the NPU, which an entry does not cause.
-_NOT_THE_ENTRYS_FAULT = (DeviceReset, EngineError)
+_ERRORS_OF_THE_NPU = (DeviceReset, EngineError)
 
 
 class ModelNotDescribed(Exception):
-    """The compiler crashed before it reported the inputs and outputs. Its files cannot be used in place of the
-    model."""
+    """The compiler crashed before it reported inputs and outputs, so its files cannot replace the model."""
 
 
 class CannotStandFor(Exception):
-    """The compiled model cannot be used in place of the model; the error's text is the reason."""
+    """The compiled model cannot replace the model; the error's text is the reason."""
 
 
 class SessionCache:
@@ -96,7 +95,7 @@ class SessionCache:
         self._key: str | None = None
         self._known_parts: dict[str, Any] | None = None
         self._seconds: float | None = None
-        # Key of each entry that was set aside -> the reason.
+        # Reason for each entry that was set aside, by the key of the entry.
         self._set_aside: dict[str, str] = {}
         self._set_aside_count = 0
         self._problem: str | None = None
@@ -104,7 +103,7 @@ class SessionCache:
 
     @property
     def reply(self) -> CacheReply:
-        """Result of the cache for the session's reply."""
+        """Result of the cache (hit, miss or off), for the reply to the application."""
         entry_id = self._entry.manifest.id if self._entry is not None else None
         return CacheReply(
             self._state, self._reason, self._key, self._seconds, entry_id, self._set_aside_count, self._problem
@@ -182,14 +181,14 @@ class SessionCache:
                 self._entry = dataclasses.replace(self._entry, native=native_path(self._entry.folder))
             return self._entry
         except BridgeError:
-            raise  # some of these classes are also an `OSError`
+            raise  # raise it unchanged, although some `BridgeError`s are also `OSError`s
         except OSError as error:
             self.release()
             self._unusable(error.strerror or str(error))
             return None
 
     def _parts(self, host: HostInfo) -> dict[str, Any]:
-        """Return all inputs of the entry's key. Raise `OSError` if the cache's disk fails."""
+        """Return the parts of the entry's key. Raise `OSError` if the cache's disk fails."""
         if self._known_parts is not None:
             return self._known_parts
         here = rows_of_session(self._spec, host.versions, simulator=host.machine != "ARM64")
@@ -204,7 +203,7 @@ class SessionCache:
         # Take the lock before the look-up, so that a process that waited for the lock finds the new entry.
         held = self._wait(key)
         if held is None:
-            self.off("another process is compiling it, and its heartbeat has stopped")
+            self.off("another process is compiling the model, and its heartbeat has stopped")
             return
         try:
             entry = self._checked(key)
@@ -257,7 +256,8 @@ class SessionCache:
         except Damaged as damage:
             self._bad(key, "foreign" if "another key" in str(damage) else "damaged", str(damage))
             return None
-        # A crash is attributed to the fingerprint of the loaded files: the entry's files here, or else the model.
+        # Compare the fingerprint of the entry: if an entry is loaded, crashes are attributed to it instead of the
+        # model.
         if entry is not None and entry.fingerprint in self._creation.quarantined:
             self._bad(key, "crashed", "it crashed the host")
             return None
@@ -293,8 +293,8 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # The session that is created next shows whether the model or the separate compilation is at fault.
-            self.off(f"it could not be compiled separately ({error.message})")
+            # The session that is created next shows whether the model or the compilation in a worker is at fault.
+            self.off(f"the model could not be compiled in a worker ({error.message})")
         return None
 
     # --- after the session was created ---
@@ -302,15 +302,15 @@ class SessionCache:
     def loaded(self, loadable: CacheEntry, info: SessionInfo) -> SessionInfo | None:
         """Check the session of an entry, and return its facts as a session of the original model reports them.
 
-        Return ``None`` if the entry does not match the model or its files were touched.
+        Return ``None`` if the entry does not match the model or its files may have changed.
         """
         try:
             loadable.check_unchanged()
             if loadable.touched():
-                # A touched file may have changed during the load, or may only have got a new hard link: check and
-                # load it again.
+                # The files may have changed during the load, or may only have got new hard links: check and load
+                # them again.
                 self.release()
-                self.off("its files were touched while they were loaded")
+                self.off("its files may have changed while they were loaded")
                 return None
             return loadable.restore(info)
         except Differs as difference:
@@ -325,9 +325,9 @@ class SessionCache:
         Returns:
             Whether the entry was set aside. If not, the entry is not the cause and the error must be raised.
         """
-        if not isinstance(error, OrtError) or isinstance(error, _NOT_THE_ENTRYS_FAULT):
+        if not isinstance(error, OrtError) or isinstance(error, _ERRORS_OF_THE_NPU):
             return False
-        # In these cases the state of the host or the NPU is the cause, not the entry.
+        # If the host must restart or the NPU's memory is full, the entry is not the cause.
         if error.details.get("host_must_restart") or error.details.get("npu_memory"):
             return False
         self._give_up(loadable, "unloadable", error.message)
@@ -342,7 +342,7 @@ class SessionCache:
             self._negative.write(self._slow_key, "slow", reason, self._source.label)
 
     def take_use(self) -> Held | None:
-        """Return the lock that prevents the eviction of the entry, and which the caller now owns."""
+        """Return the lock that prevents the eviction of the entry. The caller must release it."""
         use, self._use = self._use, None
         return use
 
@@ -441,7 +441,7 @@ class SessionCache:
         self._set_aside[key] = reason
         self._set_aside_count += 1
         faults = ("crashed", "unloadable")
-        # Read the list of invalid entries before this entry is added to it.
+        # Read the list before this entry is added to it, to find out whether this is the second failure of the key.
         since = time.time() - SECOND_STRIKE_S
         before = [
             entry
@@ -449,7 +449,7 @@ class SessionCache:
             if entry.key == key and entry.fault in faults and entry.when > since
         ]
         self._store.quarantine_entry(key, fault, reason)
-        # Record this, because a new compilation would differ in the same way.
+        # Record the difference: a new compilation would differ in the same way.
         if fault == "differs":
             text = f"its compiled model differs from the original: {reason}"
             self._negative.write(key, "differs", text, label)
@@ -482,7 +482,7 @@ def build_entry(
     Args:
         store: the cache.
         key: the entry's key.
-        parts: the inputs of the key, for the manifest.
+        parts: the parts of the key, for the manifest.
         creation: the creation whose model is compiled.
         machine: the host's architecture.
         on_progress: called periodically with the seconds since the start.
@@ -544,11 +544,10 @@ def _record(folder: Path, name: str) -> EntryFile:
 
 
 def _spec(spec: SessionSpec) -> SessionSpec:
-    """Return the session's description for the compilation. The placement is the same as in a session without the
-    cache.
+    """Return the session's description for the compilation, with the placement of a session without the cache.
 
-    A session that allows the CPU computes quantization at the graph's edges on the CPU. A compilation leaves
-    quantization to the CPU only with an option of QNN.
+    A session that allows the CPU computes quantization at the graph's edges on the CPU. In a compilation only an
+    option of QNN has this effect, so add the option.
     """
     if spec.fallback == "error":
         return spec
@@ -560,13 +559,13 @@ def _spec(spec: SessionSpec) -> SessionSpec:
 
 
 def _source_of(parts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the source of QNN and its version, read from the inputs of a key."""
+    """Return where QNN came from (wheel, Windows or a folder) and its version, read from the parts of a key."""
     versions = parts.get("host", {}).get("versions", {})
     return tuple(str(versions[name]) for name in SOURCE_VERSIONS if versions.get(name))
 
 
 def _without_source(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a key that the user chooses: all but the host's libraries and versions."""
+    """Return the parts of a key that the user chooses: all but the host's libraries and versions."""
     return {name: part for name, part in parts.items() if name != "host"}
 
 

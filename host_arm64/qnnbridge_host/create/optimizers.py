@@ -11,7 +11,7 @@ sessions on the CPU; QNN is not involved:
 If the answer is yes, the search in `model.optimizers` finds the optimizers at fault. A choice is stored with the
 model's fingerprint and the version of ONNX Runtime; later sessions of the model use it, and it is part of the key
 of their compiled model (`disabled_optimizers`). Only quantised models are tested in advance: in 7,862 graphs the
-optimizers changed no float computation at level 1, and the test needs a process. Any thread.
+optimizers changed no float computation at level 1, and the test needs a process. Thread-safe.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ MOST_SETS: Final = 2
 SLOW_S: Final = 2.0
 # Smallest SNR, in dB, of results that differ only by rounding. Optimizers that only fold constants and move nodes
 # change the last bits of floats: the SNR was at least 120 dB in 22 models, and 300 dB in quantised models. A
-# removed requantisation causes 39 to 45 dB, or up to 60 dB if its steps are too fine to matter.
+# removed requantisation causes 39 to 45 dB, or up to 60 dB if its quantisation steps are very fine.
 LEAST_DB: Final = 50.0
-# Largest proportion of integers that may differ.
-MOST_OTHERS: Final = 0.1
+# Largest fraction of the integers in an output that may differ.
+MAX_DIFFERING_FRACTION: Final = 0.1
 _PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # Errors for a graph that ONNX Runtime's own optimizers have broken: InvalidArgument ("Node input ... is not a graph
 # input"), InvalidGraph ("Type Error") and Fail ("TypeInferenceError").
@@ -83,8 +83,7 @@ Answers = Mapping[str, Sequence[Any]]
 
 
 class Optimizers:
-    """Chooses the optimizers that sessions are created without. hello: this host's HELLO message, which contains
-    its versions."""
+    """Chooses the optimizers that are disabled in sessions. hello: the host's HELLO, with its versions."""
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
@@ -120,7 +119,7 @@ class Optimizers:
             spec: the session's description.
             initializers: the values of ``spec.value_names``.
             settings: the cache's settings; ``None`` without a cache.
-            order: the order for the worker.
+            order: stop signal, deadline and receiver of progress events for the worker.
         """
         kept = self.kept(source, spec, settings)
         if kept is not None:
@@ -211,7 +210,7 @@ class Optimizers:
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
     ) -> None:
         if spec.value_names or spec.config_entries.get(PROVE_ENTRY) == "0":
-            return  # initializers given as values are not part of the key, or the test is disabled
+            return  # do not store it: the key does not contain the initializers, or the test is disabled
         key = self._key(source, spec)
         self._choices[key] = choice
         notes = _notes(settings)
@@ -278,7 +277,7 @@ def _is_proven_before(source: ModelSource, spec: SessionSpec) -> bool:
 def _within(order: WorkOrder, work: Callable[[WorkOrder], OptimizerChoice | None]) -> OptimizerChoice | None:
     """Run a test within `PROOF_S`; return ``None`` if it did not finish or failed.
 
-    Raises `Cancelled` and `DeadlineExceeded` if they end the request itself.
+    Raise `Cancelled` or `DeadlineExceeded` if the request itself was cancelled or its deadline expired.
     """
     deadline = time.monotonic() + PROOF_S
     is_earlier = order.deadline is not None and order.deadline < deadline
@@ -403,7 +402,7 @@ def _is_same(pairs: Sequence[tuple[Any, Any]]) -> bool:
         return True
     a, b = np.concatenate(mine), np.concatenate(theirs)
     if a.dtype.kind != "f":
-        return float(np.mean(a != b)) <= MOST_OTHERS
+        return float(np.mean(a != b)) <= MAX_DIFFERING_FRACTION
     finite = np.isfinite(a)
     if not np.array_equal(finite, np.isfinite(b)):
         return False

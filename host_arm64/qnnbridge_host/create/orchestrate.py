@@ -74,7 +74,7 @@ class CompileTask:
     Attributes:
         jobs: one model, or several that share their weights.
         destinations: the destination of each job, in one folder.
-        order: the order for the workers.
+        order: stop signal, deadline and receiver of progress events for the workers.
         host: this host's HELLO, whose versions and chip are needed to check compiled models.
         validate: whether to compare the result with the original on the CPU.
         overwrite: whether to replace existing results.
@@ -104,14 +104,13 @@ def compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
         # In the meantime another compilation has created a context binary with the same file name.
         if not task.overwrite or "taken" not in error.details:
             raise
-    # Compile again under another file name for the binary. If two compilations have the same output, the last one
-    # replaces the other.
+    # Compile again under another file name for the binary. If two compilations write to the same path, the later
+    # one replaces the result of the earlier one.
     return _compile_to(task)
 
 
 def finished(task: CompileTask, versions: Mapping[str, str]) -> str | None:
-    """Return why a task can be skipped (its results are complete and have the same inputs); ``None`` if it must
-    run.
+    """Return why a task can be skipped (its results are complete and up to date); ``None`` if it must run.
 
     versions: versions of the host's packages and QNN.
     """
@@ -220,7 +219,8 @@ def _deliver(
     rows = list(zip(task.jobs, task.destinations, made, validations, notes, strict=True))
     try:
         for job, destination, files, validation, _note in rows:
-            if files.model != destination.model:  # another stem: a context binary with this name exists
+            # The compiler used another stem if a context binary with the default name exists.
+            if files.model != destination.model:
                 os.rename(os.path.join(folder, files.model), os.path.join(folder, destination.model))
             publish.describe(folder, destination, job, files, validation, bundle)
     except BridgeError:
@@ -268,7 +268,7 @@ def _warnings(
     if placed is not None and any(not is_conversion(name) for name, _ in placed.cpu_list):
         total = placed.qnn_nodes + placed.cpu_nodes + placed.other_nodes
         found.append(
-            f"After optimisation, {placed.cpu_nodes} of {total} nodes stay on the CPU, so a session of it needs "
+            f"After optimisation, {placed.cpu_nodes} of {total} nodes stay on the CPU, so a session needs "
             f"fallback='cpu'. {placed.cause or ''}".rstrip()
         )
     found += _about_the_chip(job, files)
@@ -287,7 +287,7 @@ def _about_numbers(one: Difference) -> str:
     remark = f"{one.output} ({one.inputs}): {one.remark}."
     if one.is_not_shown:
         return f"It is unknown whether QNN's results equal the CPU's: {remark} Give real inputs (inputs=, --input)."
-    return f"The results differ unusually from the CPU's: {remark}"
+    return f"The results differ more than usual from the CPU's: {remark}"
 
 
 def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
@@ -307,8 +307,8 @@ def _about_the_chip(job: CompilerInput, files: CompiledFiles) -> list[str]:
 # A model can compile without an error and compute wrong values: 16-bit floats overflow, or QNN differs from the
 # ONNX standard. So by default a result is published only after a run and a comparison. The reference runs first, in
 # the same process; it cannot affect QNN's session. The inputs are generated (`qnnbridge_host.numerics.sampling`)
-# and are the same on every machine. If the original's outputs for them are NaN or all equal, further inputs are
-# used.
+# and are the same on every machine. If the original's outputs for these inputs are NaN or all equal, further inputs
+# are used.
 
 
 def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
@@ -317,7 +317,7 @@ def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: H
     Args:
         job: the compiled job.
         files: the result.
-        order: the order for the worker that runs both models.
+        order: stop signal and deadline for the worker that runs both models.
         host: this host's HELLO, whose versions and chip are needed to check the compiled model.
 
     Raises:
@@ -359,13 +359,14 @@ def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: 
             raise
         except BridgeError as error:
             if _for_another_chip(job, files, error):
-                return Validation(skipped=f"It cannot be loaded on this machine's chip: {error.message}")
+                why = f"The compiled model cannot be loaded on this machine's chip: {error.message}"
+                return Validation(skipped=why)
             raise _unusable(job, error) from None
     steps = quantised_steps(job.source.given)
     # A model with random numbers cannot be compared.
     if any(one.state == "differs" for _, one in judge_all(outputs, expected[first], again, "fp16")):
         return Validation(skipped="The original returns a different result in each run on the CPU.")
-    # Pair detections that differ in order before the comparison.
+    # Outputs of object detectors may list the same detections in another order: pair them before the comparison.
     for trial, values in expected.items():
         expected[trial], got[trial] = paired(values, got[trial], number_format)
     found = [
@@ -403,8 +404,8 @@ def _cannot_load_here(files: CompiledFiles) -> str | None:
 def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeError) -> bool:
     """Return whether a model that cannot be loaded may be correct, because it was compiled for another chip.
 
-    A real NPU cannot load a model for a newer chip, and does not report its own number. The simulator computes for
-    any single chip.
+    On a real NPU this is unknown: the NPU does not report its own number, and cannot load a model for a newer chip.
+    On the simulator the result is False, because the simulator computes for any single chip.
     """
     named = any("soc_model" in p.options or "htp_arch" in p.options for p in job.spec.providers)
     simulator = files.placement is None or files.placement.simulator
@@ -466,7 +467,7 @@ def _look_for_it(job: CompilerInput) -> str:
 
 # --- the difference of an output -------------------------------------------------------------------------
 # `numerics.judge` decides, as for sessions and for `qnnbridge verify`: an output that differs is wrong. An output
-# is reported as unusual if these inputs are not conclusive, or if its SNR is barely sufficient.
+# is reported as unusual if the inputs prove nothing, or if its SNR is barely sufficient.
 
 
 def tolerance_text(number_format: NumberFormat) -> str:
@@ -485,8 +486,8 @@ def compare(
 
     Args:
         output: the output's name.
-        got: the compiled model's value by the name of the set of inputs.
-        expected: the original's value by the name of the set of inputs.
+        got: the compiled model's values of the output; the keys are the names of the sets of inputs.
+        expected: the original's values of the output, with the same keys.
         number_format: the number format of the computation on the NPU.
         step: quantisation step of the output; 0 for an output that is not quantised.
     """

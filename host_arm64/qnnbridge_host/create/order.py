@@ -1,6 +1,6 @@
-"""Records of a `session.create` request: the session to create, and the order for work in worker processes.
+"""Records of a request: `Creation` describes the session to create, `WorkOrder` the task for a worker process.
 
-The module also checks the model for known faults. It imports little, because every session imports it. Any thread.
+The module also checks the model for known faults. It imports little, because every session imports it. Thread-safe.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 def _no_events(_event: dict[str, Any]) -> None:
-    """Discard events: the default `emit` of an order."""
+    """Discard events: the default `emit` of a `WorkOrder`."""
 
 
 class WorkOrder(NamedTuple):
-    """An order to work on a model in a worker process: the model, the request and its limits.
+    """Task for a worker process: the command that starts the worker, the model, the request and its limits.
 
     Attributes:
         command: the argv that starts the worker.
@@ -70,7 +70,7 @@ class Creation(NamedTuple):
     Attributes:
         request: the request.
         enter: reports to the application that a native step begins.
-        order: the order for work in worker processes.
+        order: the task for worker processes.
         spec: the session's description.
         source: the model.
         folder: folder of the external files of a model given as bytes.
@@ -101,7 +101,7 @@ class Creation(NamedTuple):
         return dict(zip(self.spec.value_names, self.initializers, strict=True))
 
     def of_copy(self, source: ModelSource, spec: SessionSpec) -> Creation:
-        """Return the creation of the same session from a copy of its model."""
+        """Return this creation with a copy of the model instead of the model."""
         return self._replace(source=source, spec=spec, order=self.order._replace(model=source))
 
 

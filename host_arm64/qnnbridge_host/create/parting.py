@@ -2,10 +2,10 @@
 operators.
 
 QNN merges a Sigmoid or Tanh with the Conv, MatMul or Gemm in front of it and loses accuracy; the rewrite `gates`
-separates the two operators, and the copy takes more cycles. It is applied to the next session after a comparison
-has shown that the model's outputs differ. The outputs of the copy are compared in the same way. If they are not
-more accurate, a note in the cache prevents further attempts, and sessions use the unchanged model. Any thread, any
-process.
+separates the two operators, and the copy takes more cycles. The rewrite is applied to the next session after a
+comparison has shown that the model's outputs differ. The outputs of the copy are compared in the same way. If they
+are not more accurate, a note in the cache prevents further attempts, and sessions use the unchanged model. Safe for
+several threads and processes.
 """
 
 from __future__ import annotations

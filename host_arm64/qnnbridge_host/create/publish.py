@@ -7,7 +7,7 @@ same stem.
 Invariants, even if this process is killed at any point: each .onnx file has the context binary that it was compiled
 with, and is complete. Context binaries are never replaced (`Destination.file_stem` finds a free name). The .onnx
 file is moved after its context binary, and its manifest always describes the existing files. Two processes with the
-same destination move their files one after the other. Any thread.
+same destination move their files one after the other. Thread-safe.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class CompilerInput:
 
     Attributes:
         source: the original model.
-        spec: description of a session of it (providers and their options, free dimensions, ``fallback``: with
-            "error" a node that stays on the CPU is a `PlacementRefused`).
+        spec: description of a session of the model (providers and their options, free dimensions, ``fallback``:
+            "error" raises `PlacementRefused` if a node stays on the CPU).
         file_stem: the files are ``<file_stem>.onnx`` and ``<file_stem>_qnn.bin``; default: the model's own stem
             with ``_ctx``. Two dots in a row are replaced, because QNN could not load the result;
             `CompiledFiles.model` has the final name.
@@ -89,15 +89,15 @@ class CompiledFiles:
         folder: folder of the files.
         model: file name of the .onnx file.
         blob: file name of the context binary; ``None`` if it is embedded.
-        placement: placement of the original's nodes; ``None`` if the compiler crashed before its report, though its
-            files proved to be complete.
+        placement: placement of the original's nodes; ``None`` if the compiler crashed before its report but its
+            files are complete.
         soc_model: the chip given to QNN; ``None`` for the chip of the host.
         provider_options: all options given to QNN.
         versions: versions of the worker's packages and QNN.
         seconds: duration of the native compilation; if the compiler crashed, duration of all its work.
         died_at_teardown: whether the compiler crashed during its clean-up; the result is complete.
-        info: facts of a session of the original, some of which the compiled model lacks (producer, version);
-            ``None`` if `placement` is ``None``.
+        info: facts about a session of the original, including facts that the compiled model lacks (producer,
+            version); ``None`` if `placement` is ``None``.
     """
 
     folder: str
@@ -261,7 +261,7 @@ def _check_name(stem: str) -> None:
         return
     cause = "QNN treats two dots in a row as a reference to another folder, and would never load the result."
     if ".." not in stem:
-        cause = "The names of its files would be longer than file systems allow."
+        cause = "The file names of the compiled model would be longer than file systems allow."
     raise OptionError(
         f"{stem}.onnx cannot be the name of a compiled model.",
         cause=cause,
@@ -287,7 +287,7 @@ def compile_folder(target: str) -> Iterator[str]:
     except BaseException:
         for path in made:
             with contextlib.suppress(OSError):
-                os.rmdir(path)  # fails if the folder is not empty
+                os.rmdir(path)  # `rmdir` fails if the folder is not empty
         raise
 
 
@@ -322,7 +322,7 @@ def refuse_existing(place: Destination) -> None:
 
 
 def is_finished(job: CompilerInput, place: Destination, versions: Mapping[str, str]) -> str | None:
-    """Return why a job can be skipped (its result is complete and has the same inputs); ``None`` if it must run."""
+    """Return why a job can be skipped (its result is complete and up to date); ``None`` if it must run."""
     try:
         manifest = read_manifest(place.path)
     except BridgeError:

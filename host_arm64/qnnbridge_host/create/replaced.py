@@ -1,18 +1,18 @@
-"""Models that are loaded in place of the session's model.
+"""Models that are loaded instead of the session's model.
 
 `fix=True`: a rewritten copy. A worker rewrites the model, because this needs `onnx`, memory for two copies of the
 model, and sessions on the CPU that verify each rewrite. The cache stores the copy. Without the cache the copy is
 held in memory while the session is open.
 
-`InferenceSession("model.bin")`: the model around a bare context binary. A worker reads the binary and builds the
-model. The cache stores the model, which has a few kilobytes. The binary is never copied or moved: QNN finds it in
-the session's folder for context binaries.
+`InferenceSession("model.bin")`: a model that is built for a bare context binary. A worker reads the binary and
+builds the model. The cache stores the model, which has a few kilobytes. The binary is never copied or moved: QNN
+finds it in the session's folder for context binaries.
 
 Context binaries from a function of the application: QNN reads files only, so they are written to a temporary folder
 together with a copy of the model. The folder exists while the session is open. The next host that needs such a
 folder removes the folders of crashed hosts.
 
-Any thread.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class FixedModel:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FixedSource:
-    """A rewritten copy to load. spec: the session's description without the sizes of dimensions that are fixed in
-    the copy."""
+    """A rewritten copy that is loaded instead of the model. spec: the session's description without the sizes of
+    dimensions that are fixed in the copy."""
 
     source: ModelSource
     spec: SessionSpec
@@ -105,7 +105,7 @@ def fixed_source(
         spec: the session's description with `fix`; its sizes of free dimensions are fixed in the copy.
         settings: the cache's settings; ``None`` without a cache.
         folder: folder of the external files of a model given as bytes.
-        order: the order for the worker.
+        order: stop signal, deadline and receiver of progress events for the worker.
         right_here: rows of the table of known-wrong operators that are not rewritten, because QNN's results were
             measured on this computer and were right.
 
@@ -148,7 +148,7 @@ def fixed_source(
                 found = ModelSource.open(made.path, os.curdir)
                 return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
             except BridgeError:
-                raise  # some of these classes are also an `OSError`
+                raise  # raise it unchanged, although some `BridgeError`s are also `OSError`s
             except OSError as error:
                 # The cache cannot be used, so create the copy without it.
                 unusable = _no_room(source, settings.folder, error)
@@ -233,9 +233,9 @@ def _kept(
         wanted: options of the copy, which are part of its key.
         settings: the cache's settings.
         make: creates the copy in an empty folder.
-        order: the order with the deadline.
+        order: the task, for its deadline and stop signal.
         kind: type of the copy, one of `COPIES`.
-        words: verb forms for messages, such as ("rewriting", "rewritten").
+        words: what is done to the model, for messages, such as ("rewriting", "rewritten").
 
     Raises:
         DeadlineExceeded: another process was still creating the copy.
@@ -316,7 +316,7 @@ def suggest_fix(
         refusal: the error, which is changed.
         source: the model.
         spec: the session's description.
-        order: request for the worker that tries the rewrites.
+        order: stop signal, deadline and receiver of progress events for the worker that tries the rewrites.
         rewritten: whether all rewrites were already applied. Then only fixed values for inputs can help.
     """
     from qnnbridge_host.cache.key import size_of
@@ -359,7 +359,7 @@ def _add(
     cure = (
         f"It may help to create the session with fix={argument}, or to run once: "
         f"{command}. "
-        f"It rewrites nodes that QNN may not support ({'; '.join(shown)})."
+        f"This rewrites nodes that QNN may not support ({'; '.join(shown)})."
     )
     if decides:
         cure += "  The constants are examples: give the values that these inputs always have."
@@ -368,7 +368,7 @@ def _add(
     refusal.details["constants"] = dict(constants)
 
 
-# --- the model around a bare context binary --------------------------------------------------------------
+# --- the model that is built for a bare context binary ---------------------------------------------------
 
 # Configuration entries of a session: the graph to run, if a binary has several; and whether inputs and outputs are
 # floats.
@@ -389,7 +389,7 @@ def wrapped_source(
         source: the binary.
         entries: configuration entries of the session.
         settings: the cache's settings; ``None`` without a cache.
-        order: the order for the worker.
+        order: stop signal, deadline and receiver of progress events for the worker.
         library: versions of QNN, on which the model depends besides the binary.
 
     Raises:
@@ -465,7 +465,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
     if len(graphs) != 1:
         names = ", ".join(repr(names[0]) for names in graphs[:8])
         raise OptionError(
-            f"The context binary {order.model.label} has {len(graphs)} graphs, and a session runs one.",
+            f"The context binary {order.model.label} has {len(graphs)} graphs, but a session runs only one.",
             cause=f"Its graphs: {names}{' and more' if len(graphs) > 8 else ''}.",
             fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or create models of all graphs: "
             f"{model_command('wrap', request.path, '-o model_ctx.onnx')}",
@@ -523,7 +523,7 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
         # well.
         if source.path is not None:
             shutil.copyfile(source.path, made.path)
-            for name in scan.external_files:  # weights of the nodes that run on the CPU
+            for name in scan.external_files:  # these files contain weights of the nodes on the CPU
                 beside = os.path.join(os.path.dirname(source.path), name)
                 if name not in names and os.path.basename(name) == name and os.path.exists(beside):
                     shutil.copyfile(beside, os.path.join(folder, name))

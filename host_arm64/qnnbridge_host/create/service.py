@@ -1,7 +1,7 @@
 """The host's operations on an application's models: identify, compile, create a session.
 
 The thread that serves a request executes all of its steps; only native creation is limited to one at a time. Every
-wait ends when the request is withdrawn. Any thread.
+wait ends when the request is withdrawn. Thread-safe.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LONGEST_S: Final = 1_000_000.0
 
 
 class ModelService:
-    """Serves the operations on models."""
+    """Serves the requests `model.identify`, `model.choose`, `model.compile` and `session.create`."""
 
     def __init__(self, maker: SessionMaker) -> None:
         self._maker = maker
@@ -184,7 +184,7 @@ class ModelService:
             from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK
             from qnnbridge_host.model.context_files import only_converts
 
-            if only_converts(source):  # the only CPU nodes of `wrap --float-io` are conversions
+            if only_converts(source):  # a model of `wrap --float-io` needs the CPU for conversions
                 entries.setdefault(DISABLE_CPU_FALLBACK, "0")
         if data is not None and source.files and EXTERNAL_DATA_FOLDER not in entries:
             # Use the application's current folder: the host's may differ, because several applications can share
@@ -239,9 +239,9 @@ class ModelService:
         order: WorkOrder,
         check: str | None,
     ) -> ModelSource:
-        """Return the model around a bare context binary; return any other source unchanged.
+        """Return the model that is built for a bare context binary; return any other source unchanged.
 
-        Raise an error, before the binary is read, if it cannot run here.
+        Before reading the binary, raise an error if this host cannot run it.
         """
         from qnnbridge_host.create.replaced import wrapped_source
         from qnnbridge_host.model.compiled_checks import before_session, path_for_qnn
@@ -282,7 +282,7 @@ class ModelService:
             )
             first = jobs[0].source
         except BridgeError:
-            raise  # some of these classes are also a `ValueError`
+            raise  # raise it unchanged, although some `BridgeError`s are also `ValueError`s
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.compile without a proper description ({error})") from None
         for job in jobs:
@@ -304,8 +304,7 @@ class ModelService:
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
 
     def _judged(self, source: ModelSource) -> Hello:
-        """Return the HELLO for checks of a model. For a compiled model it contains the versions of the loaded
-        QNN."""
+        """Return the HELLO for checks of the model: if it is compiled, with the versions of the loaded QNN."""
         compiled = source.scan is not None and source.scan.is_compiled
         return self._with_qnn_of_engine() if compiled else self._maker.hello
 
@@ -331,7 +330,7 @@ def _operators(source: ModelSource) -> tuple[str, ...]:
 
 
 def _kept_numbers(settings: CacheSettings | None, key: str | None) -> dict[str, Any] | None:
-    """Return the verdict on the accuracy of a cache entry that is stored in the cache."""
+    """Return the stored verdict on the accuracy of a cache entry."""
     if settings is None or key is None:
         return None
     kept = _verdicts(settings).read(key)
@@ -360,8 +359,8 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
 def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
     """After the response, import the modules for runs, while the application prepares its arrays.
 
-    key: key of a stored verdict. One call is counted for the verdict now, because a program with a single call may
-        end before the call is counted, and would never reach the next comparison.
+    key: key of a stored verdict, to which one call is added now. Otherwise a program that makes a single call could
+        end before its call is counted, and would never reach the next comparison.
     """
     if settings is not None and key is not None:
         _verdicts(settings).count(key, 1)

@@ -19,7 +19,7 @@ the model. It must be set before `enter`, because a crashed process cannot repor
 
 Invariant: the fingerprint is computed from the bytes from which the session was created. Files are stamped before
 and after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
-`DeadlineExceeded` are raised unchanged, because they do not mean that an entry or a copy is bad. Any thread.
+`DeadlineExceeded` are raised unchanged, because they do not mean that an entry or a copy is bad. Thread-safe.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 # Maximum number of entries that are tried for one session. After the second failure the model is no longer cached.
 MAX_ENTRIES: Final = 3
-# Maximum number of loads of a model whose files are touched during a load and may have changed. A touch alone is no
-# proof of a change: creating a hard link touches a file, and compilations and tools create hard links.
+# Maximum number of loads of a model whose files may have changed during a load. A changed stamp alone does not
+# prove this: compilations and tools create hard links, which change the stamp of a file.
 ATTEMPTS: Final = 4
 
 
@@ -116,7 +116,7 @@ class SessionMaker:
         deadline: float | None,
         budget_s: float | None,
     ) -> WorkOrder:
-        """Return the order that worker processes need for work on a model."""
+        """Return the task for worker processes that work on a model."""
         return WorkOrder(
             command=worker_command(self._worker),
             stop=stop,
@@ -236,8 +236,8 @@ class SessionMaker:
             if isinstance(made, MadeSession):
                 why = f"{label} was not rewritten automatically: {copy.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
-            # If the model itself fails, but is not refused, return the copy's refusal: the copy lacks the model's
-            # fault, and the user can change the nodes that it leaves to the CPU.
+            # If QNN refuses the copy, and the model itself fails in another way, return the copy's refusal: it
+            # lists the nodes that the user has to change, and the copy lacks the fault of the model.
             return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
         if isinstance(copy, PlacementRefused):
             return copy
@@ -303,7 +303,7 @@ class SessionMaker:
         # Use the label of the user's model: the copy of a model given as bytes has a generated file name.
         source = copy.source._replace(shown=creation.source.label)
         refuse_quarantined(source, creation.quarantined)
-        # Use the session's configuration entries; the copy has its weights in its own folder.
+        # Do not use the copy's configuration entries: the copy needs no entry for a folder of weights.
         entries = creation.spec.config_entries
         spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(source))
         made = self._from_model(creation.of_copy(source, spec))
@@ -320,7 +320,7 @@ class SessionMaker:
         return made
 
     def _as_loaded(self, creation: Creation) -> Creation:
-        """Return the creation with the options that are used to load its model; they determine its cache entry."""
+        """Return the creation with all options on which its cache entry depends (conversions, optimizers)."""
         creation = _converting_if_needed(creation)
         choice = self.optimizers.chosen(*_optimized(creation))
         return creation._replace(spec=choice.applied(creation.spec))
@@ -352,7 +352,7 @@ class SessionMaker:
         return made._replace(notices=[*made.notices, Notice("model", refused)]) if refused else made
 
     def _refuse_other_nodes(self, made: MadeSession, label: str) -> None:
-        """Raise `PlacementRefused` if the CPU gets other nodes than conversions of 64-bit floats."""
+        """Raise `PlacementRefused` if the CPU gets nodes other than conversions of 64-bit floats."""
         from qnnbridge_host.engine.placement import refusal
         from qnnbridge_host.model.double_edges import is_conversion
 
@@ -368,7 +368,7 @@ class SessionMaker:
         from qnnbridge_protocol.model_records import Notice
 
         made = self._from_source(creation._replace(spec=choice.applied(creation.spec)))
-        text = f"{choice.why}; the session is made without {'them' if len(choice.disabled) != 1 else 'it'}."
+        text = f"{choice.why}; the session disables {'them' if len(choice.disabled) != 1 else 'it'}."
         return made._replace(notices=[*made.notices, Notice(kind, text)], disabled_optimizers=choice.disabled)
 
     def _from_source(self, creation: Creation) -> MadeSession:
@@ -429,7 +429,7 @@ class SessionMaker:
                 try:
                     info = cache.loaded(loadable, loaded)
                 finally:
-                    # Close the session also if the check raised an error.
+                    # Close the session even if the check raised an error.
                     if info is None:
                         session.close()
                 if info is not None:
@@ -446,8 +446,8 @@ class SessionMaker:
         return session, info, None
 
     def _native(self, creation: Creation, loadable: CacheEntry | None) -> tuple[ResettableSession, SessionInfo]:
-        """Create the native session from the entry, or from the model without an entry. Crashes are blamed on what
-        is loaded.
+        """Create the native session from the entry, or from the model if there is no entry. A crash is blamed on
+        the files that are loaded.
 
         Raises:
             ModelChanged: files of the model were modified during each load.
@@ -532,7 +532,7 @@ class SessionMaker:
                 session = create(spec=spec)
         except BridgeError as error:
             if error.details.get("npu_memory"):
-                error.evidence = (*error.evidence, *self.sessions.on_npu_in_words())
+                error.evidence = (*error.evidence, *self.sessions.describe_npu_use())
             raise
         placement = session.info.placement
         if placement.qnn_nodes or words:
@@ -567,7 +567,7 @@ def _leave_native_code(creation: Creation) -> None:
 def _optimized(
     creation: Creation,
 ) -> tuple[ModelSource, SessionSpec, Sequence[Any], CacheSettings | None, WorkOrder]:
-    """Return the arguments of `Optimizers` for a creation."""
+    """Return the arguments that the methods of `Optimizers` take."""
     return creation.source, creation.spec, creation.initializers, creation.settings, creation.order
 
 

@@ -1,6 +1,6 @@
 """Inputs for comparing a model with its reference, and the reference's outputs. The inputs are given or generated.
 
-The reference is a session of the original model in a worker. Any thread.
+The reference is a session of the original model in a worker. Thread-safe.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def answered(reference: WorkerSession, job: CompilerInput) -> tuple[Trials, Answ
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}
     first: BridgeError | None = None
-    # Omit generated floats far outside of the ordinary range. 16-bit floats overflow there (at 65504), which does
-    # not prove that the model is wrong.
+    # Omit generated floats far outside of the ordinary range: 16-bit floats overflow at 65504, which does not prove
+    # that the model is wrong.
     sure = (one for one in further_inputs(declared, knowledge) if not is_guess(one.feeds, knowledge))
     further = itertools.islice(sure, MOST_FURTHER)
     for number, one in enumerate(itertools.chain(ordinary_inputs(declared, knowledge), further)):
@@ -86,7 +86,7 @@ def few(reference: WorkerSession, job: CompilerInput, most: int, slow_s: float) 
     """
     knowledge = knowledge_in(job.source.given)
     declared = [dataclasses.replace(node, shape=_sizes(node)) for node in reference.info.inputs]
-    # For quantised inputs, the first of the further sets spans the quantisation ranges.
+    # For quantised inputs, the first set of `further_inputs` spans the quantisation ranges.
     of_range = itertools.islice(further_inputs(declared, knowledge), 1 if knowledge.ranges else 0)
     trials: dict[str, Feeds] = {}
     expected: dict[str, list[Any]] = {}

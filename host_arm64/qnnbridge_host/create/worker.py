@@ -3,8 +3,8 @@
 Each compilation uses a fresh process, because the precision of one compilation leaks into the next in the same
 process, because QNN leaks memory in each, and because a compiler that crashes must not end open sessions. The
 worker inherits descriptor 2, so its stderr (error causes, markers, stack traces of crashes) is collected together
-with the host's. The worker ends with the serving host, when its request is cancelled, and at the deadline. One
-thread.
+with the host's. The worker ends with the serving host, when its request is cancelled, and at the deadline. Not
+thread-safe.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ LOOK_EVERY_S: Final = 0.1
 # because the clock also advances while the machine sleeps.
 STOPPED_LOOKS: Final = 6
 STOPPED_LOOK_EVERY_S: Final = 5.0
-# Session options about the optimised graph and files that the session writes. A reference session does not use
-# them.
-_OF_OPTIMISING: Final = (OPTIMIZATION_LEVEL, "optimized_model_filepath", "enable_profiling")
+# Session options that a reference session does not use: they concern the optimised graph, and files that the
+# session writes.
+_NOT_IN_THE_REFERENCE: Final = (OPTIMIZATION_LEVEL, "optimized_model_filepath", "enable_profiling")
 _NOT_ON_THE_CPU: Final = ("ep.qnn", "session.disable_cpu_ep_fallback", LEVEL_ENTRY)
 
 
@@ -109,7 +109,7 @@ class Worker:
         """Start the worker, and end it after the block.
 
         Raises:
-            Cancelled, DeadlineExceeded: the order was withdrawn, or its deadline expired.
+            Cancelled, DeadlineExceeded: the request was withdrawn, or its deadline expired.
             HostStartFailed: the process cannot be started, or was not ready in time.
             WorkerDied: the process ended unexpectedly.
         """
@@ -161,7 +161,7 @@ class Worker:
         return self.call({**header, "initializers": described}, buffers)
 
     def kill(self, because: str) -> None:
-        """Kill the worker. because: "cancelled", "deadline", "start", "stopped", "end" or "". Any thread."""
+        """Kill the worker, in any thread. because: "cancelled", "deadline", "start", "stopped", "end" or ""."""
         self._because = self._because or because
         process = self._process
         if process is not None:
@@ -176,8 +176,8 @@ class Worker:
         if order.left_s == 0.0:
             raise too_late(order, "not-started")
         try:
-            # Use raw descriptors, therefore no buffers. Use CREATE_NO_WINDOW, because Windows would open a console
-            # window for the child of a host without a console.
+            # `bufsize=0`, because the descriptors are read and written directly. CREATE_NO_WINDOW, because Windows
+            # would open a console window for the child of a host without a console.
             self._process = subprocess.Popen(
                 order.command,
                 stdin=subprocess.PIPE,
@@ -187,7 +187,7 @@ class Worker:
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0)
                 | (getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0) if order.patient else 0),
             )
-            # `preexec_fn` is not safe in a process with threads.
+            # Set the niceness from here: `preexec_fn` is not safe in a process with threads.
             if order.patient and sys.platform != "win32":
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, PATIENT_NICENESS)
@@ -234,7 +234,7 @@ class Worker:
             return
         with contextlib.suppress(OSError):
             process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may be blocking the process in the kernel
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver may block the process in the kernel
             process.wait(END_TIMEOUT_S)
         for stream in (process.stdin, process.stdout):
             if stream is not None:
@@ -242,7 +242,7 @@ class Worker:
                     stream.close()
 
     def _guard(self, timeout_s: float | None, because: str) -> None:
-        """Set the time at which `_watch` kills the worker; ``None``: only the order's deadline counts."""
+        """Set the time at which `_watch` kills the worker; ``None``: only the request's deadline counts."""
         deadline, of_order = None if timeout_s is None else time.monotonic() + timeout_s, self._order.deadline
         if of_order is not None and (deadline is None or of_order < deadline):
             deadline, because = of_order, "deadline"
@@ -322,7 +322,7 @@ class Worker:
         if self._because == "stopped":
             return HostHung(
                 f"The process that compiles {order.model.label} was suspended and not resumed; it was terminated.",
-                cause="Another process suspended it (SIGSTOP, a debugger, a suspended process).",
+                cause="Another process suspended the worker (SIGSTOP, a debugger).",
                 fix="Compile again.",
                 details={"phase": phase},
             )
@@ -349,7 +349,7 @@ class Worker:
 
 
 def _is_stopped(pid: int) -> bool:
-    import psutil  # imported here: the import takes 12 ms
+    import psutil  # imported only here, because the import takes 12 ms
 
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
@@ -400,7 +400,7 @@ def ticking(on_progress: Callable[[float], None], every_s: float = 0.2) -> Itera
 
 
 class WorkerSession:
-    """A session in the worker."""
+    """Proxy of a session in the worker."""
 
     def __init__(
         self, worker: Worker, spec: SessionSpec, initializers: Sequence[Any] = (), data: bytes | None = None
@@ -426,7 +426,7 @@ class WorkerSession:
 def on_cpu(job: CompilerInput, level: int, disabled: Sequence[str] = ()) -> SessionSpec:
     """Return the description of a session of the original model on the CPU only.
 
-    ONNX Runtime writes no files for it, and quantised products do not saturate.
+    The session writes no files, and its kernels compute quantised products without saturation.
 
     Args:
         job: the model and the description of its session on QNN.
@@ -440,7 +440,7 @@ def on_cpu(job: CompilerInput, level: int, disabled: Sequence[str] = ()) -> Sess
         # Drop QNN's options, which do not apply, and `disable_cpu_ep_fallback`, which refuses every session on the
         # CPU alone.
         providers=(ProviderSpec(CPU),),
-        options={name: value for name, value in job.spec.options.items() if name not in _OF_OPTIMISING}
+        options={name: value for name, value in job.spec.options.items() if name not in _NOT_IN_THE_REFERENCE}
         | {OPTIMIZATION_LEVEL: optimization.level},
         config_entries={key: text for key, text in entries.items() if not key.startswith(_NOT_ON_THE_CPU)}
         | dict(optimization.entries),

@@ -59,8 +59,7 @@ class EngineSession(Protocol):
         """Run with inputs and outputs in the caller's memory.
 
         Returns:
-            ``None`` if all outputs were written to the caller's memory. Otherwise the outputs, because they do not
-            fit there.
+            ``None`` if all outputs were written to the caller's memory; the outputs if they do not fit into it.
         """
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None: ...
@@ -137,7 +136,7 @@ def _make_global_pools(ort: Any) -> None:
 
 
 def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
-    """Import ONNX Runtime and initialise QNN, for either generation of onnxruntime-qnn.
+    """Import ONNX Runtime and initialise QNN, from onnxruntime-qnn 1.x (built in) or 2.x (a plugin).
 
     Without a usable QNN the engine still offers the CPU. A session that requests QNN then fails with an error that
     describes the missing component.
@@ -203,8 +202,8 @@ def _no_runtime(
         fix = f"Install it there: {install_command('host', python=sys.executable)}"
     else:
         fix = (
-            "Reinstall onnxruntime for the architecture of that Python. On Windows it also needs the Microsoft "
-            "Visual C++ Redistributable of that architecture."
+            "Reinstall onnxruntime for the architecture of the host's Python. On Windows onnxruntime also needs "
+            "the Microsoft Visual C++ Redistributable of that architecture."
         )
     return ProviderUnavailable(
         f"The host's Python ({sys.executable}) cannot import onnxruntime.",

@@ -1,10 +1,9 @@
 """Compile a model for QNN by creating a session with the option that makes ONNX Runtime write an EPContext model.
 
-This works with both generations of onnxruntime-qnn. ONNX Runtime's ``ModelCompiler`` is not used: it exists only in
-the plugin generation, does not report the placement, and writes an ordinary copy of the model if QNN does not
-accept any node.
+This works with onnxruntime-qnn 1.x and 2.x. ONNX Runtime's ``ModelCompiler`` is not used: it exists only with 2.x,
+does not report the placement, and writes an ordinary copy of the model if QNN does not accept any node.
 Invariants: when `compile_model` returns, the .onnx file is written and at least one node of the model is on QNN.
-After an error the caller removes the files. Any thread.
+After an error the caller removes the files. Thread-safe.
 """
 
 from __future__ import annotations

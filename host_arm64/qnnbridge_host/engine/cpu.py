@@ -99,8 +99,8 @@ def open_session(model: Path | bytes, label: str, options: Any = None, disabled:
     options = options or quiet_options()
     level = options.graph_optimization_level
     try:
-        # Use exact kernels only without optimisation: they convert signed weights, which a model that ONNX Runtime
-        # optimises and writes must keep.
+        # Use exact kernels only without optimisation. They convert signed weights to unsigned, and a model that
+        # ONNX Runtime optimises and writes to a file must keep its weights.
         if level.value == LEVEL_OFF:
             optimization = exact(LEVEL_OFF, disabled, scan_model(given).ops)
             options.graph_optimization_level = type(level)(optimization.level)

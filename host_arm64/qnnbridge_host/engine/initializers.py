@@ -1,7 +1,6 @@
 """Write the values of ``SessionOptions.add_initializer`` into the model.
 
-ONNX Runtime passes these values only to CPU kernels; QNN would compute with the values in the file. Stateless; any
-thread.
+ONNX Runtime passes these values only to CPU kernels; QNN would compute with the values in the file. Thread-safe.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from qnnbridge_protocol.specs import RunSpec, SessionSpec, in_memory
 
 Kind = Literal["bool", "int", "str"]
 
-# Type in requests of each attribute. Enums are sent as integers.
+# Type of each attribute in requests. Enums are sent as integers.
 SESSION_ATTRIBUTES: Mapping[str, Kind] = {
     "enable_cpu_mem_arena": "bool",
     "enable_mem_pattern": "bool",
@@ -132,7 +132,7 @@ def without_side_effects(spec: SessionSpec, entries: Mapping[str, str]) -> tuple
     """Return the description of a second session for diagnosis, which logs everything and writes no file."""
     options = {name: value for name, value in spec.options.items() if name not in _WRITES_FILES}
     options["log_severity_level"] = 0
-    # With ``ep.context_enable`` the second creation would write a compiled model, or fail because the first one
+    # With ``ep.context_enable`` the second session would write a compiled model, or fail because the first session
     # has written it: ONNX Runtime never overwrites a compiled model.
     kept = {key: text for key, text in entries.items() if not key.startswith("ep.")}
     return dataclasses.replace(spec, options=options), kept
@@ -144,7 +144,7 @@ class LoadedAdapters:
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._lock = threading.Lock()
-        # The stamp of each adapter file when it was loaded, and the adapter, by path.
+        # Each loaded adapter, with the stamp of its file at that time, by path.
         self._loaded: dict[str, tuple[FileStamp, Any]] = {}
 
     def get(self, path: str) -> Any:
@@ -207,7 +207,7 @@ def _set_attribute(
     if name in THREADS and value > MOST_THREADS:
         raise errors.OptionError(
             f"{what}.{name} is {value}, but at most {MOST_THREADS} threads are allowed.",
-            cause="ONNX Runtime starts all of them before the session exists.",
+            cause="ONNX Runtime starts all threads before the session exists.",
             fix=f"Set it to {MOST_THREADS} or less; 0 lets ONNX Runtime choose.",
             details={"option": name},
         )
@@ -230,7 +230,7 @@ def _member(enum: Any, name: str, number: int) -> Any:
             return member
     allowed = ", ".join(f"{int(member)} ({label})" for label, member in enum.__members__.items())
     raise errors.OptionError(
-        f"SessionOptions.{name} cannot be {number}.", fix=f"Allowed are {allowed}.", details={"option": name}
+        f"SessionOptions.{name} cannot be {number}.", fix=f"Allowed values: {allowed}.", details={"option": name}
     )
 
 
@@ -246,6 +246,6 @@ def _unknown_attribute(what: str, name: str, known: Iterable[str]) -> errors.Opt
     close = closest(name, known)
     return errors.OptionError(
         f"{what} does not have an attribute {name!r} that can be set.",
-        fix=f"Did you mean {close!r}?" if close else f"Allowed are {', '.join(sorted(known))}.",
+        fix=f"Did you mean {close!r}?" if close else f"Allowed attributes: {', '.join(sorted(known))}.",
         details={"option": name, "suggestion": close},
     )

@@ -1,4 +1,4 @@
-"""The engine and its sessions, which use ONNX Runtime with either generation of onnxruntime-qnn.
+"""The engine and its sessions, which use ONNX Runtime with onnxruntime-qnn 1.x or 2.x.
 
 Invariants: ONNX Runtime's own fallbacks are disabled, so nothing moves to the CPU silently. A strict session is
 created only if every node is on QNN; otherwise the error lists the nodes and the reason. A call behaves as in one
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 # Maximum number of omitted metadata entries that are listed.
 _MOST_NAMES = 20
 
-# First release whose session creation releases the GIL. Before it the native part holds the GIL (onnxruntime
-# 27063).
+# First release whose session creation releases the GIL. In earlier releases the native part holds the GIL
+# (onnxruntime 27063).
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
 
 
 class OrtEngine:
-    """ONNX Runtime with an adapter for QNN."""
+    """Engine that uses ONNX Runtime, and QNN through an adapter."""
 
     def __init__(self, ort: Any, qnn: QnnAdapter, found: Installed) -> None:
         self._ort = ort
@@ -91,9 +91,9 @@ class OrtEngine:
         """Return a description of what this host offers.
 
         The keys are ``providers``; QNN's ``devices``, its ``library_folder`` and its origin ``qnn_source``;
-        ``qnn_generation``, the generation of the installed package; ``simulator``, whether QNN computes on the
-        simulator (``None`` without QNN); ``qnn_problem``, the error of a session with QNN as a map; ``build`` and
-        ``ort_folder`` of ONNX Runtime.
+        ``qnn_generation``: how the installed package provides QNN; ``simulator``: whether QNN computes on the
+        simulator (``None`` without QNN); ``qnn_problem``: the error that sessions with QNN raise, as a map;
+        ``build`` and ``ort_folder`` of ONNX Runtime.
         """
         problem = None
         try:
@@ -279,7 +279,8 @@ class OrtEngine:
                 operators=placement.session_operators(session),
             )
 
-        # The library that writes graphs cannot read context binaries, and its error would be in this log.
+        # Skip a compiled model: the library that writes graphs cannot read context binaries, and its error would
+        # appear in the log of this session.
         simulator = choice.target is not None and choice.target.simulator
         if simulator and not scan_model(source, count_nodes=False).is_compiled:
             with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
@@ -329,12 +330,12 @@ def _metadata(meta: Any) -> dict[str, Any]:
 def _cancel_loading(options: Any) -> None:
     """Cancel the creation of a session with these options, which runs in another thread."""
     cancel = getattr(options, "set_load_cancellation_flag", None)
-    if cancel is not None:  # without the method the creation continues, and `Sessions.create` closes the session
+    if cancel is not None:  # otherwise the creation continues, and `Sessions.create` closes the session
         cancel(True)
 
 
 def _lacking(spec: SessionSpec) -> tuple[str, ...]:
-    # Weights that the application passes in memory may be missing on disk.
+    # Do not report files as missing if the application passes the weights in memory.
     if spec.model_path is None or spec.files_in_memory or spec.external_initializers:
         return ()
     return tuple(lacking_weights(spec.model_path))
@@ -388,7 +389,7 @@ class OrtSession:
         self._qnn_version = qnn_version
         self._adapters = LoadedAdapters(ort)
         self._output_names = [node.name for node in info.outputs]
-        # Plans own the calls. `close` uses this set to release the native state of the calls.
+        # The fast path owns the calls. `close` uses this set to release the native state of the calls.
         self._bound: weakref.WeakSet[BoundCall] = weakref.WeakSet()
         # Names of outputs that numpy cannot represent; computed by the first run.
         self._unreadable: frozenset[str] | None = None
@@ -437,8 +438,8 @@ class OrtSession:
             )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
-            # With such an output `InferenceSession.run` fails as a whole and does not return the other outputs
-            # either.
+            # If numpy cannot represent one of the outputs, `InferenceSession.run` fails and returns no output at
+            # all.
             given = ort_values.feeds_as_ort_values(self._ort, feeds)
             return [
                 ort_values.result_of_ort_value(value)

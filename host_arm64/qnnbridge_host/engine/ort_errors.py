@@ -3,7 +3,7 @@
 ONNX Runtime's classes keep their name and message; builtin exceptions become the matching ``Remote...Error``. Rules
 add a cause and a fix to a message that is misleading or incomplete; each message was observed on onnxruntime 1.24
 to 1.32 with onnxruntime-qnn 2.7. Only this module decides whether an error is a reset of the NPU
-(``details["npu_reset"]``). Pure functions; any thread.
+(``details["npu_reset"]``). Pure functions.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
         return None, None
     try:
         if os.path.isdir(path):
-            return f"The path {path} is a folder.", "Give the path of the .onnx file in it."
+            return f"The path {path} is a folder.", "Give the path of the .onnx file in this folder."
         with open(path, "rb") as file:
             head = file.read(len(_GIT_LFS))
     except OSError:
@@ -137,7 +137,7 @@ def _finalize_fix(circumstances: Circumstances) -> str:
             "it; else run it on the CPU provider."
         )
     return (
-        "Run it again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs the operator. "
+        "Run the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs the operator. "
         "Change that operator, quantize it if it is float, or run the model on the CPU provider."
     )
 
@@ -145,8 +145,8 @@ def _finalize_fix(circumstances: Circumstances) -> str:
 def _blob_fix(circumstances: Circumstances) -> str:
     if circumstances.soc_model:
         return (
-            f"Compile it again for soc_model={chip_label(circumstances.soc_model)} with this onnxruntime-qnn, or "
-            "set soc_model to the chip for which it was compiled."
+            f"Compile the model again for soc_model={chip_label(circumstances.soc_model)} with this "
+            "onnxruntime-qnn, or set soc_model to the chip for which the model was compiled."
         )
     return "Compile the model again with this onnxruntime-qnn, on or for this machine."
 
@@ -172,7 +172,7 @@ def _unknown_operator_fix(circumstances: Circumstances) -> str:
         )
     return (
         "Register the library that contains the operator. For an operator written in Python: compute it before or "
-        "after the session, replace it by operators of ONNX or of a compiled library, or run this model with "
+        "after the session, replace it with operators of ONNX or of a compiled library, or run this model with "
         "onnxruntime itself."
     )
 
@@ -194,7 +194,7 @@ def _execute_cause(circumstances: Circumstances) -> str:
             "fails if the shape of these numbers comes from an input."
         )
     if indexed:
-        return f"QNN does not report a reason. It may be an index out of range ({', '.join(indexed)})."
+        return f"QNN does not report a reason. A possible reason is an index out of range ({', '.join(indexed)})."
     return "QNN does not report a reason. The previous log line may contain more."
 
 
@@ -223,12 +223,12 @@ def _compose_fix(circumstances: Circumstances) -> str:
     if circumstances.empty_inputs:
         return f"Give {circumstances.empty_inputs[0]} at least one element, or run the model on the CPU provider."
     if circumstances.empty_results:
-        return f"Create the session with fix=True, or run: {circumstances.model.fix()}. It removes these tensors."
+        return f"Create the session with fix=True, or run: {circumstances.model.fix()}. Both remove these tensors."
     return (
-        f"Run: {circumstances.model.examine('analyze')}. It reports an infinite scale, if the model has one; then "
-        "quantise the float model with qnnbridge quantize, which first reduces the masks. Otherwise run the model "
-        "again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the failing "
-        "operator, or run the model on the CPU provider."
+        f"Run: {circumstances.model.examine('analyze')}. The command reports an infinite scale, if the model has "
+        "one; then quantise the float model with qnnbridge quantize, which first reduces the masks. Otherwise run "
+        "the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the "
+        "failing operator, or run the model on the CPU provider."
     )
 
 
@@ -236,7 +236,7 @@ def _layout_fix(circumstances: Circumstances) -> str:
     model = circumstances.model
     return (
         f"Run: {model.fix()}, which rewrites what QNN refuses if a rewrite exists, and use "
-        f"{fixed_file(model.path)}. If the error stays, quantise the float model with qnnbridge quantize, which "
+        f"{fixed_file(model.path)}. If the error persists, quantise the float model with qnnbridge quantize, which "
         "chooses types that QNN supports, or run the model on the CPU provider."
     )
 
@@ -253,7 +253,7 @@ def _definitions_fix(circumstances: Circumstances) -> str:
     model = circumstances.model
     return (
         f"For Mish and GroupNormalization run: {model.fix('definitions')}, and compile "
-        f"{fixed_file(model.path)}. A session without a cache runs the unchanged model."
+        f"{fixed_file(model.path)}. Or run the unchanged model in a session without a cache."
     )
 
 

@@ -124,7 +124,7 @@ def _create_stream(call: ObjectCall) -> Any:
     # The application's ids for a CPU differ from ONNX Runtime's, so prefer an exact match but do not require it.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
-    raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} that matches this one.")
+    raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} like the application's device.")
 
 
 def _device_facts(device: Any) -> Mapping[str, Any]:
@@ -190,7 +190,7 @@ class _Context(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """ONNX Runtime's `ModelPackageOptions`, with the objects that must live as long."""
+    """ONNX Runtime's `ModelPackageOptions`, with the objects that must live as long as they do."""
 
     options: Any
     session_options: Any
@@ -340,8 +340,8 @@ COMPONENT_CONTEXT = ObjectKind("ModelPackageComponentContext", None, {})
 
 # --- functions of ONNX Runtime's build and its quantization ----------------------------------------------
 #
-# These functions take and return arrays, or list operators and kernels. They do not store state. Only functions of
-# the two tables can be called.
+# These functions take and return arrays, or list operators and kernels. They do not store state. An application can
+# call only the functions in `QUANTIZERS` and `LISTS`.
 
 # Functions that write into their arguments.
 QUANTIZERS = frozenset(
@@ -570,7 +570,7 @@ def _compile(compiler: _Compiler, call: ObjectCall, run: Callable[[Any], Any], o
         if calls_back is None or CONTEXT_WRITE not in calls_back:
             return run(native)
         try:
-            # This method exists since 1.31.
+            # Releases before 1.31 lack this method.
             native.set_ep_context_data_write_func(lambda name, data: _write_context(calls_back, name, data.read()))
             return run(native)
         except Exception as error:

@@ -2,7 +2,7 @@
 
 Arrays, lists, dicts and ``None`` are the same on both sides and pass unchanged, so a call behaves as in one
 process. Only values that numpy cannot represent are converted: `Typed` (bfloat16, float8 and sub-byte types) and
-`Sparse`. Bits are never changed. Stateless; any thread.
+`Sparse`. Bits are never changed. Stateless and thread-safe.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def feeds_as_ort_values(ort: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def to_ort_value(ort: Any, value: Any, name: str) -> Any:
-    """Convert a tensor to an OrtValue. It may use the memory of the value, and then keeps the value alive."""
+    """Convert a tensor to an OrtValue. The OrtValue may use the memory of `value`, and then keeps `value` alive."""
     value = feed(ort, value)
     if isinstance(value, np.ndarray):
         return ort.OrtValue.ortvalue_from_numpy(np.asarray(value, order="C"))
@@ -154,7 +154,7 @@ def _checked_size(value: Any, element: ElementType, shape: tuple[int, ...]) -> i
 
 
 def _sparse(tensor: Any) -> Sparse:
-    # Use the native class, because the Python class has some of its methods as attributes.
+    # Use the native object: some of its methods are attributes in the Python class.
     native = tensor._get_c_tensor() if hasattr(tensor, "_get_c_tensor") else tensor
     kind, shape, values = str(native.format), tuple(int(d) for d in native.dense_shape()), native.values()
     if kind.endswith("ORT_SPARSE_COO"):
@@ -167,6 +167,6 @@ def _sparse(tensor: Any) -> Sparse:
     except RuntimeError as error:  # up to 1.32 ONNX Runtime reads int32 indices as int64, and refuses them
         raise errors.NotImplemented(
             f"A sparse tensor in the format {kind} cannot be sent to the application.",
-            cause=f"ONNX Runtime does not return its indices: {str(error).strip()}",
+            cause=f"ONNX Runtime does not return the indices: {str(error).strip()}",
         ) from None
     return Sparse(np.array(values), shape, "block", (indices.astype(np.int32),))

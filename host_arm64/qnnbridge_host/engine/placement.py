@@ -268,7 +268,7 @@ def _cause(
 
 
 def _staying(operators: SessionOperators) -> str:
-    """Return a sentence about operators of classical machine learning, which QNN lacks also for fixed dimensions.
+    """Return a sentence about operators of classical machine learning, which QNN lacks even with fixed dimensions.
 
     Other operators that QNN lacks are omitted, because ONNX Runtime may fold some of them into constants.
     """
@@ -290,7 +290,7 @@ def _fix(
         lacks = f"QNN does not support {_named(on_cpu)}"
         return f"Use the float model, or quantise it with qnnbridge quantize; {lacks}. {allow}"
     if operators.none_for_qnn:
-        return f"Run the model on the CPU provider, or replace these operators by others. {allow}"
+        return f"Run the model on the CPU provider, or replace these operators with other operators. {allow}"
     if not free:
         if operators.quantised:
             # `qnnbridge quantize` refuses a model that is quantised already.

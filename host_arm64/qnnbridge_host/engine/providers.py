@@ -2,8 +2,8 @@
 
 The rules: the default is QNN. A session with QNN is strict unless the application allows the CPU. QNN's options are
 checked, and the backend library is added to them, and on the simulator also the chip. A provider that this host
-does not have is an error, never a silent fallback to the CPU. `QnnAdapter` is the interface to the two generations
-of onnxruntime-qnn. Immutable results, pure functions; any thread.
+does not have is an error, never a silent fallback to the CPU. `QnnAdapter` is the interface to
+onnxruntime-qnn 1.x and 2.x. Pure functions with immutable results.
 """
 
 from __future__ import annotations
@@ -60,8 +60,7 @@ class QnnAdapter(Protocol):
         """Return descriptions of the QNN devices."""
 
     def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
-        """Add QNN to the session options as the first provider, if this generation of onnxruntime-qnn supports
-        that.
+        """Add QNN to the session options as the first provider, if this release of onnxruntime-qnn supports that.
 
         Args:
             session_options: ONNX Runtime's SessionOptions, which are changed.
@@ -157,8 +156,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
             "all nodes.",
             fix="List QNNExecutionProvider first, or only CPUExecutionProvider.",
         )
-    # ONNX Runtime stores a provider's options as session entries with this prefix, so applications may use either
-    # way.
+    # Applications may also set QNN's options as session entries with this prefix, as ONNX Runtime stores them.
     by_entry = {
         key[len(SESSION_PREFIX) :]: entries.pop(key) for key in list(entries) if key.startswith(SESSION_PREFIX)
     }
@@ -185,7 +183,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
 
 
 def _unique(providers: Sequence[ProviderSpec]) -> list[ProviderSpec]:
-    """Return the providers without repetitions of a name, because ONNX Runtime also uses the first only."""
+    """Return the first provider of each name, because ONNX Runtime ignores repetitions."""
     return list({provider.name: provider for provider in reversed(providers)}.values())[::-1]
 
 
@@ -242,7 +240,7 @@ def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUn
 # (the stub); the x64 build (1.22.2) lacks the stub and computes on the simulator.
 #
 # A plugin's library is registered once per process and never unregistered, because a session that outlives its
-# library causes a segmentation fault. QNN is added to a session by its devices; with this generation the classic
+# library causes a segmentation fault. QNN is added to a session by its devices; with a plugin the classic
 # ``providers=["QNNExecutionProvider"]`` would silently create a CPU session.
 
 
@@ -306,7 +304,8 @@ class PluginQnn:
     def __init__(self, devices: list[Any], source: QnnSource) -> None:
         self._devices = devices
         self.source: QnnSource | None = source
-        # The provider's file, for other libraries that create their own ONNX Runtime environment.
+        # Path of the provider's file. onnxruntime-genai, which has a separate ONNX Runtime environment, registers
+        # it again.
         self.library: str | None = source.library
         self.library_folder: str | None = os.path.dirname(source.library)
         self.version = numbers_of(source.release)
@@ -361,13 +360,13 @@ def load_plugin(
         # Check libraries from folders only: a folder may contain another vendor's provider, and registering a
         # library runs its code.
         if source.engine != "wheel":
-            _refuse_others(source)
-        # Set the search path before the first call into QNN: if the skel is not found then, QNN keeps using the
-        # driver's runtime.
+            _refuse_foreign_library(source)
+        # Set the search path before the first call into QNN: if the NPU's part of QNN (the skel) is not found then,
+        # QNN keeps using the driver's runtime.
         _let_the_dsp_find(folder)
         on_phase("registering", source.versions())
         devices = _registered(ort)
-        if not devices:  # registering the same library twice in a process is an error
+        if not devices:  # a second registration of the library in a process would fail
             # ONNX Runtime accepts any name here as the provider's name. Compiled models contain this name as the
             # `source` of their nodes.
             ort.register_execution_provider_library(PROVIDER, source.library)
@@ -395,8 +394,8 @@ def unavailable(error: BridgeError) -> ProviderUnavailable:
     return ProviderUnavailable(error.message, cause=error.cause, fix=error.fix, details=error.details)
 
 
-def _refuse_others(source: QnnSource) -> None:
-    """Raise `ProviderUnavailable` if a library is not QNN's provider, before any of its code runs."""
+def _refuse_foreign_library(source: QnnSource) -> None:
+    """Raise `ProviderUnavailable` if a library is not QNN's provider, without running its code."""
     import mmap  # import it here because a session with the wheel's provider does not need it
 
     try:

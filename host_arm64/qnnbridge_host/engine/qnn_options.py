@@ -3,7 +3,7 @@
 QNN silently ignores unknown options and most invalid values, so a session with a misspelt option would compute with
 other settings. Therefore names and values are checked against the table before ONNX Runtime gets them. ONNX
 Runtime's own configuration keys and chips are checked, too. The functions have no side effects; they read the disk
-only to check whether a file exists. Any thread.
+only to check whether a file exists. Thread-safe.
 
 Every refusal is an `OptionError` with the option, the fault and the correct value. Values are strings, bools or
 ints and are converted to strings. An option or a chip that is newer than the tables is accepted if the installed
@@ -294,7 +294,7 @@ def find_library(text: str, folder: str | None, what: str) -> str:
     close = closest(os.path.basename(text), present, 0.5)
     raise OptionError(
         f"{what}: the file {path} does not exist.",
-        cause="QNN would report it only in its log, and every node would run on the CPU.",
+        cause="QNN would report the missing library only in its log, and every node would run on the CPU.",
         fix=(f"Did you mean {close!r}? " if close else "")
         + "Remove the option to use the library that comes with onnxruntime-qnn"
         + (f" ({', '.join(present)} are installed)." if present else "."),
@@ -322,7 +322,7 @@ def backend_library(kind: str, folder: str | None) -> str | None:
 
 
 # Options with which the application itself chooses what QNN writes instead of compiling.
-_OWN_WAY = ("dump_qnn_ir_dlc", "qnn_ir_backend_path", "qnn_saver_path")
+_OTHER_OUTPUT = ("dump_qnn_ir_dlc", "qnn_ir_backend_path", "qnn_saver_path")
 
 
 def placement_only(options: Mapping[str, str], folder: str, library: str | None) -> dict[str, str]:
@@ -334,7 +334,7 @@ def placement_only(options: Mapping[str, str], folder: str, library: str | None)
 
     library: path or file name of QNN's IR library.
     """
-    if library is None or backend_of(options) != "htp" or any(name in options for name in _OWN_WAY):
+    if library is None or backend_of(options) != "htp" or any(name in options for name in _OTHER_OUTPUT):
         return {}
     return {"dump_qnn_ir_dlc": "1", "dump_qnn_ir_dlc_dir": folder, "qnn_ir_backend_path": library}
 
@@ -369,9 +369,9 @@ def _all_checked(
             known = ", ".join(one for one in option.choices if one not in option.choices_since)
             raise OptionError(
                 f"{what} {name!r} cannot be {text!r} with onnxruntime-qnn {'.'.join(map(str, version))}.",
-                cause=f"This value exists since release {first}.",
-                fix=f"Allowed are {known}; for this value, install onnxruntime-qnn {first} or newer in the host's "
-                "Python.",
+                cause=f"This value was added in release {first}.",
+                fix=f"Allowed values: {known}. For this value, install onnxruntime-qnn {first} or newer in the "
+                "host's Python.",
                 details={"option": name, "value": text},
             )
     return checked
@@ -413,7 +413,7 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
         first = ".".join(map(str, since))
         return OptionError(
             f"{what} {name!r} does not exist in the installed onnxruntime-qnn {shown}.",
-            cause=f"It exists since release {first}; earlier releases ignore it.",
+            cause=f"The option was added in release {first}; earlier releases ignore it.",
             fix=f"Install onnxruntime-qnn {first} or newer in the host's Python, or remove the option.",
             details={"option": name},
         )
@@ -479,12 +479,12 @@ def _checked(option: Option, value: Any, folder: str | None) -> str:
     text = _text(value)
     if option.kind == "switch" and text not in ("0", "1"):
         word = _WORDS_FOR_SWITCH.get(text.strip().lower())
-        raise _ill(option, text, 'Allowed are "0" and "1".' + (f' Write "{word}".' if word else ""))
+        raise _ill(option, text, 'Allowed values: "0" and "1".' + (f' Write "{word}".' if word else ""))
     if option.kind == "choice" and text not in option.choices:
         choices = {choice.lower(): choice for choice in option.choices}
         right = choices.get(closest(text.lower(), choices) or "")
         hint = f"Did you mean {right!r}? " if right else ""
-        raise _ill(option, text, f"{hint}Allowed are {', '.join(option.choices)}.")
+        raise _ill(option, text, f"{hint}Allowed values: {', '.join(option.choices)}.")
     if option.kind == "number":
         _check_number(option, text)
     elif option.kind == "soc":
@@ -503,7 +503,7 @@ def _check_number(option: Option, text: str) -> None:
     if option.choices:
         newer = option.grows and digits and int(text) > int(option.choices[-1])
         if text not in option.choices and not newer:
-            raise _ill(option, text, f"Allowed are {', '.join(option.choices)}.")
+            raise _ill(option, text, f"Allowed values: {', '.join(option.choices)}.")
     elif not digits or not option.low <= int(text) <= option.high:
         end = f" to {option.high}" if option.high < 2**31 - 1 else " up"
         raise _ill(option, text, f"The value must be a whole number from {option.low}{end}.")
@@ -531,7 +531,7 @@ def _refuse_contradictions(options: Mapping[str, str], config: Mapping[str, str]
     if kind and folder is not None and backend_library(kind, folder) is None:
         raise OptionError(
             f"QNN option backend_type={kind!r}: the installed onnxruntime-qnn has no library for this backend.",
-            cause="QNN would report it only in its log, and every node would run on the CPU.",
+            cause="QNN would report the missing library only in its log, and every node would run on the CPU.",
             fix=f"Use one of the installed backends: {', '.join(libraries_in(folder)) or 'none'}.",
             details={"option": "backend_type", "value": kind},
         )

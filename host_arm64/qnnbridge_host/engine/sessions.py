@@ -1,4 +1,4 @@
-"""The sessions of one client, and the engine that creates them. All native creation and compilation is here.
+"""The sessions of one client, and the engine that creates them. Only this module creates and compiles natively.
 
 Theory of operation. `start` imports ONNX Runtime in a separate thread while the host answers HELLO and identifies
 the first model. `engine` waits for the import; an error of the import is stored and raised for every request that
@@ -7,7 +7,7 @@ or files, and then either calls `keep`, which returns the session's number for t
 
 Invariants: only one native creation runs at a time, because the stderr output between the markers must belong to
 one request, and because a process has only one watchdog of `faulthandler`. A session's cache entry is held (`Use`)
-while the session is open, so that no other process evicts its files. Any thread.
+while the session is open, so that no other process evicts its files. Thread-safe.
 """
 
 from __future__ import annotations
@@ -506,7 +506,8 @@ class Sessions:
             # frames (cpython 116008).
             if deadline is not None and getattr(engine, "create_holds_gil", False):
                 left_s = max(0.0, deadline - time.monotonic())
-                # This thread is written in C and does not need the GIL: it prints all stacks and ends the process.
+                # The watchdog is a thread in C that does not need the GIL: it prints all stacks and ends the
+                # process.
                 faulthandler.dump_traceback_later(left_s + WATCHDOG_GRACE_S, exit=True)
             yield
         finally:
@@ -527,7 +528,7 @@ class Sessions:
         found = self._open.get(number)
         return found is not None and found.on_npu
 
-    def on_npu_in_words(self) -> list[str]:
+    def describe_npu_use(self) -> list[str]:
         """Describe what occupies the NPU in this host, as lines of text."""
         placements = [session.info.placement for session in list(self._open.values()) if session.on_npu]
         # Add up the sizes of the loaded files, because QNN does not report how much memory the driver has reserved.

@@ -2,5 +2,5 @@
 
 `object_kinds` defines the objects that an application can create here (`serve/handlers.py`), such as models and
 generators. The package is imported when the first object is created, so a host that does not generate text saves
-the import. May import `model/` and `engine/`.
+the import. The package may import `model/` and `engine/`.
 """

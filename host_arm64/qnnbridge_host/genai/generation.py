@@ -195,7 +195,7 @@ class Generation:
         return made
 
     def interrupt(self) -> None:
-        """Stop the processing of a prompt, from another thread. ONNX Runtime checks for it between two nodes."""
+        """Stop the processing of a prompt, from another thread. ONNX Runtime stops between two nodes."""
         # Read the attribute once: the generating thread may clear it at any moment.
         native = self._prefilling
         if native is not None:
@@ -366,8 +366,8 @@ class Generation:
             # Without a seed genai asks the processor for 624 random numbers, even for greedy search: 0.4 ms.
             search["random_seed"] = secrets.randbelow(_INT32_MAX)
         elif again and self._option("do_sample", False):
-            # Use another seed than the first generator, whose random numbers would be repeated otherwise. Derive it
-            # from the given seed, so that results are reproducible.
+            # Use a new seed, because the seed of the first generator would repeat its random numbers. Derive the
+            # new seed from the given seed, so that results are reproducible.
             search["random_seed"] = (seed + len(self.tokens)) % _INT32_MAX
         for name, value in search.items():
             kind = "Bool" if isinstance(value, bool) else "Number"
@@ -388,12 +388,13 @@ class Generation:
             native.call("OgaGenerator_SetModelInput", made.handle, name.encode(), tensor.handle)
             made.keeps += (tensor,)
         if settings.named is not None:
-            # Set these inputs last: setting further inputs would move the names of these in memory, to which genai
-            # has pointers. The processor must exist, because it tells the model which name belongs to which input.
+            # Set these inputs last: genai has pointers to their names, and setting further inputs would move the
+            # names in memory. Create the processor first, because it registers the names of the inputs in the
+            # model.
             if self._model.folder.modalities:
                 self._model.processor()
             tensors = named_tensors(native, settings.named.arrays)
-            with self._model.turns.prompt():  # a pipeline processes its pictures here
+            with self._model.turns.prompt():  # a pipeline model processes the pictures in this call
                 native.call("OgaGenerator_SetInputs", made.handle, tensors.handle)
             made.keeps += (tensors,)
         for name, text in settings.runtime:
@@ -419,7 +420,7 @@ class Generation:
                 if forced is None or forced.shape != shape:
                     forced = np.full(shape, _FORBIDDEN, np.float32)
                 flat = forced.reshape(-1)
-                # One logit far above all others: greedy search and every temperature choose this token.
+                # Set one logit far above all others, so that greedy search and every temperature choose this token.
                 flat[token] = -_FORBIDDEN
                 made = make_tensor(self._model.library, forced)
                 self._call("OgaGenerator_SetLogits", made.handle)
@@ -430,9 +431,9 @@ class Generation:
         self.repairs.forced += len(tokens)
 
     def _generate_next(self) -> None:
-        """Generate a token in the native generator. Take a turn of the device if the model must run for it."""
-        # A prompt leaves the logits of the next token, so its first token need not wait for the prompts of other
-        # generations. Guidance may run the model in any case, for tokens that it appends.
+        """Generate a token in the native generator. Wait for the device if the model must run for the token."""
+        # Processing a prompt also computes the logits of the first token, so that token need not wait for the
+        # prompts of other generations. With guidance the model may run in any case, for tokens that it appends.
         without_device = self._has_logits and self._settings.guidance is None
         self._has_logits = False
         with contextlib.nullcontext() if without_device else self._model.turns:
@@ -457,7 +458,7 @@ class Generation:
         return int(self._model.library.get("OgaGenerator_GetSequenceCount", self._handle, 0))
 
     def _new_tokens(self) -> list[int]:
-        """Return the tokens added since the last call: one, or several with guidance."""
+        """Return the tokens that the native generator added since the last call: one, or several with guidance."""
         count = self._count()
         data = self._model.library.get("OgaGenerator_GetSequenceData", self._handle, 0)
         new: list[int] = data[self._seen : count]
@@ -485,14 +486,14 @@ class Generation:
             check_guidance(*guidance[:2])
         if self.max_length > folder.context_length > 0:
             raise PromptRefused(
-                f"max_length {self.max_length} is beyond the model's context of {folder.context_length} tokens.",
+                f"max_length {self.max_length} exceeds the model's context of {folder.context_length} tokens.",
                 fix=f"Set max_length to {folder.context_length} or less.",
                 details={"max_length": self.max_length, "context_length": folder.context_length},
             )
         top_k = int(self._option("top_k", 0))
         if self._option("do_sample", False) and top_k > folder.vocab_size > 0:
             raise OptionError(
-                f"top_k {top_k} is more than the model's vocabulary of {folder.vocab_size} tokens.",
+                f"top_k {top_k} exceeds the model's vocabulary of {folder.vocab_size} tokens.",
                 fix=f"Set top_k to {folder.vocab_size} or less.",
                 details={"option": "top_k", "vocab_size": folder.vocab_size},
             )
@@ -555,7 +556,7 @@ class Generation:
 def _has_pads(filler: int | None) -> PromptRefused:
     return PromptRefused(
         f"The prompt has the model's pad token {filler}.",
-        cause="genai ignores the token as padding, and would answer another prompt.",
+        cause="genai ignores the token as padding, and would answer a different prompt.",
         fix="Remove the token from the prompt.",
         details={"token": filler},
     )

@@ -19,26 +19,28 @@ from urllib.parse import unquote
 
 from qnnbridge_protocol.errors import GenerationError
 
-# Maximum number of characters of a schema or grammar, and of nesting levels of a schema. The library accepts fewer
-# levels.
+# Maximum number of characters of a schema or grammar, and of nesting levels of a schema (the library's own maximum
+# of levels is lower).
 MOST_CHARACTERS: Final = 1_000_000
 MOST_LEVELS: Final = 128
-# Sum of minItems and maxItems of all arrays of a schema; 100,000 take a second. The library creates a rule for each
-# of these items, and itself refuses maxItems above 65,000.
+# Maximum sum of minItems and maxItems of all arrays of a schema; 100,000 take a second. The library creates a rule
+# for each of these items, and itself refuses maxItems above 65,000.
 MAX_ITEMS: Final = 100_000
-# Number of all alternatives: members of enum, anyOf, oneOf, allOf and prefixItems, and of arrays in const and enum.
+# Maximum number of all alternatives: members of enum, anyOf, oneOf, allOf and prefixItems, and of arrays in const
+# and enum.
 MOST_ALTERNATIVES: Final = 10_000
-# Number of all properties and fields of constants. The time grows with the square: 2,000 take 3 s.
+# Maximum number of all properties and fields of constants. The time grows with the square: 2,000 take 3 s.
 MOST_PROPERTIES: Final = 1_000
 MOST_REQUIRED: Final = 2_000
-# Characters of all property names and of the texts in const and enum; a million take 10 s.
+# Maximum number of characters of all property names and of the texts in const and enum; a million take 10 s.
 MOST_TEXT: Final = 200_000
-# Numbers with a minimum or maximum; 300 take 1.3 s.
+# Maximum number of schemas of numbers with a minimum or maximum; 300 take 1.3 s.
 MOST_RANGES: Final = 500
-# Sum of all `multipleOf`, without decimal points and trailing zeros: the library creates a state for each
+# Maximum sum of all `multipleOf`, without decimal points and trailing zeros: the library creates a state for each
 # remainder. 99,999 takes 6 s.
 MOST_REMAINDERS: Final = 20_000
-# Characters of all regular expressions together, and product of nested repetitions: (a{1000}){1000} takes 9 s.
+# Maximum number of characters of all regular expressions together, and maximum product of nested repetitions:
+# (a{1000}){1000} takes 9 s.
 MOST_PATTERN_CHARACTERS: Final = 20_000
 MOST_REPETITIONS: Final = 100_000
 # Integers below about -2**63 crash the process.
@@ -67,17 +69,17 @@ def check_guidance(kind: str, data: str) -> None:
     bounds = _Bounds()
     for schema in _schemas(kind, data):
         bounds.add(schema)
-        _refuse_circle(schema)
+        _refuse_cycle(schema)
 
 
 class _Bounds:
-    """Sums over all schemas of one grammar, compared with their limits."""
+    """Computes sums over all schemas of one grammar, and compares them with their limits."""
 
     def __init__(self) -> None:
         self._sums = dict.fromkeys(_MOST, 0)
 
     def add(self, schema: Any) -> None:
-        # A list instead of recursion, because the client chooses the depth of a schema.
+        # Use a list instead of recursion, because the client chooses the depth of a schema.
         left: list[tuple[Any, int, _Place]] = [(schema, 0, "schema")]
         while left:
             value, level, place = left.pop()
@@ -201,8 +203,8 @@ def _remainders(step: float) -> int:
     return int(digits[:20] or "0")
 
 
-def _refuse_circle(schema: Any) -> None:
-    """Refuse schemas that refer to themselves without a property or an item between: no value matches them.
+def _refuse_cycle(schema: Any) -> None:
+    """Refuse schemas that refer to themselves without a property or an item in between: no value matches them.
 
     The library would let the empty answer match such a schema.
     """
@@ -228,8 +230,8 @@ def _refuse_circle(schema: Any) -> None:
                 done.add(current)
             elif after in inside:
                 raise _refused(
-                    "The JSON schema refers to itself without a property or an item between.",
-                    "Let each circle of $ref go through properties or items.",
+                    "The JSON schema refers to itself without a property or an item in between.",
+                    "Put a property or an item into each cycle of $ref.",
                 )
             elif after not in done and after in by_id:
                 inside.add(after)
@@ -245,7 +247,7 @@ def _same_value(schema: Any, one: dict[str, Any]) -> list[int]:
 
 
 def _target(schema: Any, reference: str) -> Any:
-    """Return the target of a reference within the document; `None` for others, which the library handles."""
+    """Return the target of a reference in the document; `None` for other references (the library handles them)."""
     if not reference.startswith("#"):
         return None
     found = schema

@@ -5,7 +5,7 @@ file that is neither PNG nor JPEG, and waits forever for the rest of a truncated
 JPEG are checked here as libjpeg reads them, except for the compressed data, where libjpeg tolerates every error.
 The PNG decoder reports errors. Sound is checked for its format and for its size when decoded.
 
-Pure functions; safe to call from any thread.
+Pure functions.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LONGEST_SIDE: Final = 16_384
 MOST_SCANS: Final = 100
 # Maximum number of segments and tables of a JPEG. Cameras write a few hundred at most.
 MOST_PARTS: Final = 5_000
-# Samples of all channels together, of four bytes each when decoded: an hour and a half of mono at 48 kHz.
+# Maximum number of samples of all channels together: an hour and a half of mono at 48 kHz, or 1 GiB when decoded.
 MOST_SAMPLES: Final = 2**28
 # MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
 _MP3_SAMPLES: Final = 24
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _JPEG: Final = b"\xff\xd8"
-# End of the compressed data of a scan: anything but a stuffed byte, a restart marker and fill bytes. The pattern
-# has no repetition, which would make the search quadratic.
+# End of the compressed data of a scan: a marker, but not a stuffed byte, a restart marker or fill bytes. The
+# pattern has no repetition, which would make the search quadratic.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 _FRAMES: Final = frozenset((0xC0, 0xC1, 0xC2))
 _PASSED_OVER: Final = frozenset((0xDC, 0xFE, *range(0xE0, 0xF0)))
@@ -77,21 +77,22 @@ def check_sound(data: bytes, number: int) -> None:
     number: number of the recording for messages, counted from 1.
     """
     if data.startswith(b"RIFF") and data[8:12] == b"WAVE":
-        samples = len(data)  # a sample has at least one byte
+        samples = len(data)  # an upper limit: a sample has at least one byte
     elif data.startswith(b"fLaC"):
         # Number of channels minus 1 in 3 bits, sample size in 5 bits, number of samples of one channel in 36 bits.
         head = int.from_bytes(data[18:26], "big")
         samples = (head & (1 << 36) - 1) * ((head >> 41 & 7) + 1)
-        # Silence is compressed to almost nothing, and onnxruntime-genai decodes a file without this number fully.
+        # Refuse a file without this number: even a small file may contain hours of silence, which onnxruntime-genai
+        # would decode.
         if len(data) < 42 or not samples:
             raise _no_sound(number, "The header of a FLAC has no number of samples.", "Record or convert it again.")
     elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):
         samples = len(data) * _MP3_SAMPLES
     else:
-        raise _no_sound(number, "It is neither WAV nor FLAC nor MP3.", "Convert it to WAV.")
+        raise _no_sound(number, "The file is neither WAV nor FLAC nor MP3.", "Convert it to WAV.")
     if samples > MOST_SAMPLES:
         raise _no_sound(
-            number, f"It may have {samples:,} samples; {MOST_SAMPLES:,} are allowed.", "Cut it into parts."
+            number, f"The file may have {samples:,} samples; {MOST_SAMPLES:,} are allowed.", "Cut it into parts."
         )
 
 
@@ -114,7 +115,7 @@ class _Jpeg:
         self._parts = 0
 
     def check(self) -> tuple[int, int]:
-        """Return width and height."""
+        """Check the file, and return the width and height of the picture."""
         scans = 0
         for marker, body in self._segments():
             if marker in _FRAMES:

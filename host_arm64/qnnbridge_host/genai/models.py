@@ -1,7 +1,6 @@
 """Models that genai has loaded. All applications of this host share a model.
 
-A model is freed with its last user: a model object of an application, a tokenizer or a generator. Safe to use from
-any thread.
+A model is freed with its last user: a model object of an application, a tokenizer or a generator. Thread-safe.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Turns:
 
     @contextlib.contextmanager
     def prompt(self) -> Iterator[None]:
-        """Take a turn for processing a prompt, which may take long."""
+        """Take a turn for processing a prompt, which may take a long time."""
         with self._lock:
             self._open_prompts += 1
         try:
@@ -216,8 +215,8 @@ class GenaiModel:
             return self._processor
 
     def count_memory(self, words: str) -> None:
-        """Record how much memory of the NPU the model uses. words: description of the remedy needed to load it, or
-        ""."""
+        """Record how much memory of the NPU the model uses. words: what was done to load the model if the NPU could
+        not map its weights; otherwise ""."""
         sizes: dict[str, int] = {}
         for number, (stage, one) in enumerate(zip(self.folder.stages, self.placement, strict=True)):
             if one.wanted and (one.placement.qnn_nodes or words):
@@ -305,7 +304,7 @@ def load(
     if request.expected and request.expected != folder.fingerprint:
         raise ModelChanged(
             f"The model {folder.label} has changed since it was loaded.",
-            cause="A file of its folder, or its genai_config.json, has other contents.",
+            cause="A file of its folder, or its genai_config.json, has changed.",
             fix="Create a new qnnbridge.genai.Model.",
         )
     if folder.fingerprint in request.quarantined:
@@ -366,7 +365,7 @@ def _load(
     placed: Callable[[GenaiFolder], list[StagePlacement]],
     versions: Mapping[str, str],
 ) -> tuple[GenaiModel, str]:
-    """Return the model, and a description of the remedy needed to load it, or ""."""
+    """Return the model, and what was done to load it if the NPU could not map its weights; otherwise ""."""
     _register(native, engine, folder)
     other = filler(folder)
 
@@ -401,7 +400,7 @@ def refuse_special_files(path: str) -> None:
 def _make(
     native: GenaiLibrary, path: str, steps: Sequence[Sequence[Any]], data: Mapping[str, bytes], pad: int | None
 ) -> Object:
-    # `os.fsencode` returns UTF-8 on Windows, and the bytes of the path elsewhere.
+    # genai expects UTF-8 on Windows, and elsewhere the bytes of the path: `os.fsencode` returns both.
     config = native.make("Config", "OgaCreateConfig", os.fsencode(path))
     for name, *arguments in steps:
         values = [one if isinstance(one, int) else str(one).encode() for one in arguments]
@@ -455,7 +454,7 @@ def may_change(folder: GenaiFolder) -> bool:
 
 
 def without_mapping(folder: GenaiFolder) -> GenaiFolder:
-    """Return the folder's facts with the provider options of the changed config: weights are not mapped."""
+    """Return the folder's facts with the provider options of the changed config, which do not map weights."""
     stages = (
         dataclasses.replace(
             stage, providers=tuple((name, _unmapped_options(name, given)) for name, given in stage.providers)
@@ -603,7 +602,7 @@ def _place(
 
 def _by_design(placed: Placement) -> bool:
     if not placed.known:
-        return placed.cause is None  # this ONNX Runtime does not report the placement
+        return placed.cause is None  # without a cause, this ONNX Runtime cannot report placements
     if not placed.qnn_nodes:
         return False
     return all(kind in ATTENTION or kind in BOOKKEEPING for _, kind in placed.cpu_list)
@@ -642,8 +641,8 @@ def _memory(stage: GenaiStage, cache: str | None, versions: Mapping[str, str]) -
         return None
     if stamp is None:
         return None
-    # The key contains all of the stamp except the time when it was taken, because size and date alone do not
-    # identify a file; and the versions, because another driver or QNN may support other nodes.
+    # The key contains the file's stamp (without the time when it was taken), because size and date alone do not
+    # identify a file, and the versions, because another driver or QNN may support other nodes.
     key = [os.path.abspath(stage.path), *stamp.to_plain()[:-1], stage.qnn_options, dict(versions)]
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()
     return Path(cache) / FOLDER / f"{name[:32]}.json"

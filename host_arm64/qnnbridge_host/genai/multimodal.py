@@ -1,7 +1,7 @@
 """Create inputs of a model from a prompt with pictures and sound.
 
-The processor of onnxruntime-genai is used. Its tensors are copied immediately, and each native generator gets new
-tensors: a Whisper generator takes over the memory of its inputs (0.18.0), so a second generator with the same
+onnxruntime-genai's processor creates the inputs. Its tensors are copied immediately, and each native generator gets
+new tensors: a Whisper generator takes over the memory of its inputs (0.18.0), so a second generator with the same
 inputs would fail.
 """
 
@@ -94,7 +94,8 @@ class ModelProcessor:
         """Return the prompts in the form that the model's processor expects."""
         several = isinstance(prompts, (list, tuple))
         for text in prompts if several and prompts else [prompts]:
-            # The processors of Phi find placeholders with a regular expression that recurses for each digit.
+            # Refuse long numbers: the processors of Phi find placeholders with a regular expression that recurses
+            # for each digit.
             if isinstance(text, str) and _LONG_MARK.search(text):
                 raise PromptRefused(
                     "A placeholder for a picture or sound in the prompt has ten digits or more.",
@@ -112,7 +113,7 @@ class ModelProcessor:
         one = (prompts[0] if prompts else "") if several else prompts
         if not one and not has_media:
             raise PromptRefused("The prompt is empty.", fix="Give a text, pictures or sound.")
-        return one or ""  # genai then inserts the placeholders itself
+        return one or ""  # for an empty prompt genai inserts the placeholders itself
 
     def decode(self, tokens: Sequence[int]) -> str:
         with self.model.processing:
@@ -121,7 +122,7 @@ class ModelProcessor:
 
 
 def check_given(arrays: Mapping[str, Any]) -> None:
-    """Refuse tensors of an application that native code would read beyond their end. Raises `PromptRefused`."""
+    """Raise `PromptRefused` for tensors of an application that native code would read beyond their end."""
     for name, array in arrays.items():
         if name in _INTEGERS and str(getattr(array, "dtype", "")) != "int64":
             raise PromptRefused(

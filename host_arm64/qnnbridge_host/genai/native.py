@@ -5,7 +5,7 @@ Meanwhile the host could neither run another session nor read a cancel request. 
 interface is in the library on which the module is built; the functions declared here are the same from 0.13 to
 0.18. A newer release is tried in a worker first (`trial`).
 
-Native objects are freed with their Python objects. Any thread may call; an object is used by one thread at a time.
+Native objects are freed with their Python objects. Any thread may use an object, but only one thread at a time.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ _RULES: Final = (
         r"[Ii]nvalid dimensions for input: past_|Unexpected input data type.*past_",
         GenerationUnsupported,
         "This release of onnxruntime-genai does not support the model's KV cache.",
-        f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python; `qnnbridge versions` has the table.",
+        f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python; `qnnbridge versions` shows the table.",
     ),
     _Rule(
         r"QNN execution provider is not supported|not compiled with QNN|Failed to load.*[Qq]nn",
@@ -379,7 +379,7 @@ def unsupported_layout(
         f"onnxruntime-genai {version} cannot run {folder.label}.",
         cause=f"The model has the layout {folder.layout!r}, and {reason}.",
         fix=f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python, which runs every layout; "
-        "`qnnbridge versions` has the table.",
+        "`qnnbridge versions` shows the table.",
         evidence=[f"onnxruntime-genai {version} is {beside_table(version)}"] if newer else [],
         details={"genai": version, "layout": folder.layout},
     )
@@ -421,7 +421,7 @@ def read_tensor(native: GenaiLibrary, tensor: Object) -> Any:
     shape = tuple(dimensions)
     storage = np.dtype(layout.storage)
     size = int(np.prod(shape, dtype=np.int64)) * storage.itemsize
-    # Copy the values, because genai owns the memory, to a bytearray, because an array over bytes is read-only.
+    # Copy the values, because genai owns the memory. Use a bytearray, because an array over bytes is read-only.
     raw = bytearray(ctypes.string_at(data, size)) if size else bytearray()
     array = np.frombuffer(raw, dtype=storage).reshape(shape)
     return array if layout.named else Typed(array, element, shape)

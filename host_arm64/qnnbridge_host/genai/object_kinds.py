@@ -1,4 +1,4 @@
-"""Kinds of objects for generation that an application can create in the host, with their operations.
+"""Types of objects for text generation that an application can create in the host, with their operations.
 
 `docs/dev/protocol.md` lists the operations. Each function decodes the arguments of a request and calls the object.
 """
@@ -66,10 +66,10 @@ class BatchGeneration(Generation):
                 "The generation of several sequences cannot be resumed, because its random numbers cannot be "
                 "repeated.",
                 cause="The host has ended, or a call of this generation was interrupted.",
-                fix="Generate again. Greedy search, beams and single sequences survive.",
+                fix="Generate again. Greedy search, beams and single sequences can be resumed.",
             )
         self.repairs.replays += 1
-        self._native, self.done = None, False  # an earlier attempt may have failed halfway
+        self._native, self.done = None, False  # drop the result of an earlier attempt that failed halfway
         for tokens, count in log:
             self.append(tokens, stop)
             while count and not self.done:
@@ -95,7 +95,7 @@ class BatchGeneration(Generation):
         return made
 
     def sequence(self, index: int) -> list[int]:
-        """Return all tokens of one sequence; the best beams are available when they are done."""
+        """Return all tokens of one sequence. The best beams are available after the end of the search."""
         # genai does not check the index, and would read memory outside of the sequences.
         count = self.rows * max(1, int(self._option("num_return_sequences", 1)))
         if not 0 <= index < count:
@@ -170,7 +170,7 @@ def _load(call: ObjectCall) -> GenaiModel:
     except BridgeError as error:
         # List the sessions and objects on the NPU, because QNN only reports that memory is exhausted.
         if error.details.get("npu_memory"):
-            error.evidence = (*error.evidence, *call.sessions.on_npu_in_words())
+            error.evidence = (*error.evidence, *call.sessions.describe_npu_use())
         raise
 
 
@@ -195,7 +195,7 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
         _prompt_inputs(arguments, values, objects),
     )
     wide = any(int(search.get(name, model.folder.search.get(name, 1)) or 1) > 1 for name in _WIDE)
-    # On a fixed window, `Generation` refuses several sequences with the reason.
+    # For a model with fixed windows, `Generation` refuses several sequences and gives the reason.
     kind = BatchGeneration if wide and model.folder.window is None else Generation
     generation = kind(model, settings)
     made = (GENERATOR, generation)
@@ -232,7 +232,7 @@ def _prompt_inputs(arguments: Mapping[str, Any], values: list[Any], objects: lis
     if chosen is None:
         return PromptInputs(arrays)
     if not (objects and isinstance(objects[0], ModelInputs)):
-        raise desync("a generator with processed inputs and without their object")
+        raise desync("the request names processed inputs, but does not refer to their object")
     made = objects.pop(0)
     return PromptInputs({str(name): made.tensor(str(name)) for name in chosen} | arrays, frozenset(made.tokens))
 
@@ -250,7 +250,7 @@ def _new_inputs(processor: ModelProcessor, call: ObjectCall) -> ObjectResult:
     pictures, sounds = argument(call, "images", int), argument(call, "audios", int)
     contents = [bytes(memoryview(value)) for value in call.values]
     if min(pictures, sounds) < 0 or pictures + sounds != len(contents):
-        raise desync(f"{pictures} pictures and {sounds} recordings in {len(contents)} values")
+        raise desync(f"the request has {len(contents)} values for {pictures} pictures and {sounds} recordings")
     return ObjectResult(made=(INPUTS, processor.process(prompts, contents[:pictures], contents[pictures:])))
 
 
@@ -286,7 +286,7 @@ def _step(generation: Generation, call: ObjectCall) -> ObjectResult:
             length = argument(call, "length", int)
             if arguments.get("restore"):
                 if len(call.values) < 2:
-                    raise desync("a step that restores a history, but contains no history")
+                    raise desync("the step restores a history, but contains no history")
                 generation.restore(_ids(call.values[1]), argument(call, "base", int))
             # The application requests a step before it has received the tokens of the previous step. If that step
             # ended the answer, no token follows.
@@ -320,7 +320,7 @@ def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], 
         return lambda _: []
     start, tokenizer = argument(call, "answer_start", int), call.objects[-1] if call.objects else None
     if not isinstance(tokenizer, ModelTokenizer) or isinstance(generation, BatchGeneration):
-        raise desync("a step with texts of several sequences or without a tokenizer")
+        raise desync("the step requests texts of several sequences, or has no tokenizer")
     texts = generation.texts
     # Create a decoder for another answer or tokenizer. The decoder itself checks the tokens.
     if texts is None or texts.start != start or texts.tokenizer is not tokenizer:
@@ -365,8 +365,8 @@ def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectR
         add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
     )
     values = []
-    # A text with a character 0 would be cut off there. The application refuses to encode it, and gets any other
-    # error when it encodes the text itself.
+    # Do not encode a text with a character 0, where genai would end it: the application refuses such a text. After
+    # an error here, the application encodes the text itself and gets the error.
     if arguments.get("encode") and "\0" not in text:
         with contextlib.suppress(BridgeError):
             values.append(np.array(tokenizer.encode(text), np.int32))
@@ -378,7 +378,7 @@ def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
 
 
 def _replayed(stream: TokenStream, call: ObjectCall) -> ObjectResult:
-    if call.values:  # tokens that an earlier stream has decoded
+    if call.values:  # first decode the tokens that an earlier stream has decoded
         stream.decode(list(map(int, call.values[0])))
     pieces = stream.decode(list(map(int, call.arguments.get("tokens") or ())))
     return ObjectResult(pieces, made=(STREAM, stream))

@@ -13,7 +13,7 @@ from qnnbridge_protocol.errors import BridgeError, GenerationError, PromptRefuse
 
 
 class ModelTokenizer:
-    """Tokenizer of a model. options: as for ``Tokenizer.update_options``."""
+    """Tokenizer of a model. options: the options of genai's ``Tokenizer.update_options``."""
 
     def __init__(self, model: GenaiModel, options: Mapping[str, str]) -> None:
         self.model = model
@@ -90,8 +90,7 @@ class ModelTokenizer:
 
 
 def check_tokens(model: GenaiModel, tokens: Sequence[int]) -> None:
-    """Raise `PromptRefused` for a token that genai would truncate, or that would make it read beyond the
-    vocabulary."""
+    """Raise `PromptRefused` for a token that genai would truncate or look up beyond the end of the vocabulary."""
     size = model.folder.vocab_size or 2**31  # genai truncates tokens to 32 bits
     wrong = next((one for one in tokens if not 0 <= one < size), None)
     if wrong is not None:
@@ -150,7 +149,7 @@ class AnswerTexts:
         """
         ended = done and bool(tokens) and tokens[-1] in self.tokenizer.model.folder.eos
         before = max(self.start, len(history) - (len(tokens) - ended))
-        # If an error occurs below, the stream has decoded an unknown number of tokens.
+        # Drop the stream if an error occurs below: it has then decoded an unknown number of tokens.
         stream, self._stream = self._stream, None
         if stream is None or self._place != (before, cuts):
             stream = self.tokenizer.stream()

@@ -5,8 +5,7 @@ wrong tokens. So a worker calls each function that the host calls, and generates
 twice: through the C interface as the host does, and with the release's Python module. The host imports the release
 if both generations return the same tokens. A file next to the placements of stages stores the result, for the
 release, its library, the layout and the versions of ONNX Runtime and QNN. A failure counts for one day only,
-because it may have another cause, such as a full NPU. The worker's part is `trial_worker`. Safe to call from any
-thread.
+because it may have another cause, such as a full NPU. The worker's part is `trial_worker`. Thread-safe.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ def ensure_tried(
     text = f"onnxruntime-genai {version} is {beside_table(version)}. "
     if compared:
         return f"{text}A trial in a separate process succeeded, but its tokens could not be compared: {compared}."
-    return f"{text}A trial in a separate process gave the same tokens as its own Python module."
+    return f"{text}A trial in a separate process gave the same tokens as the release's Python module."
 
 
 def _in_worker(
@@ -121,12 +120,12 @@ def _refusal(
     what = {
         "died": "ended the process that tried it",
         "differs": "generates different tokens through its C interface and through its Python module",
-        "fails": "fails through its C interface, and not through its own Python module",
+        "fails": "fails through its C interface, but not through its Python module",
     }[str(found["problem"])]
     again = "" if file is None else f" The result counts for a day; to try again at once, remove {file}."
     return GenerationUnsupported(
         f"onnxruntime-genai {version} {what}, with {folder.label}.",
-        cause=f"It is {beside_table(version)}: its interface, or what it does with the layout "
+        cause=f"It is {beside_table(version)}: its interface, or its handling of the layout "
         f"{folder.layout!r}, has probably changed.",
         evidence=[str(found["words"])] if found.get("words") else [],
         fix=f"Update qnnbridge, or install onnxruntime-genai=={TRIED[-1]} in the host's Python.{again}",
@@ -168,7 +167,8 @@ def _recall(file: Path | None, key: str) -> dict[str, Any] | None:
 
 def _remember(file: Path | None, key: str, found: dict[str, Any]) -> None:
     found.update(schema=SCHEMA, at=time.time())
-    # Keep the result in memory only without a file: removing the file makes the next load try again.
+    # Keep the result in memory only if it is not in a file, so that removing the file makes the next load try
+    # again.
     if file is None:
         _kept[key] = found
         return

@@ -1,6 +1,6 @@
 """Worker's part of `trial`: generate with the installed release of onnxruntime-genai in two ways.
 
-The release may crash the process, which has no other work. One thread.
+The release may crash the process, which has no other work. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def judge(ours: list[int] | Exception, theirs: list[int] | Exception) -> dict[st
         return {"problem": "fails", "words": str(ours), "compared": ""}
     if isinstance(ours, GenerationUnsupported):  # the layout
         return {"problem": "layout", "words": ours.message, "compared": ""}
-    # For example, a model needs an image, so neither the host's code nor the module can generate from tokens alone.
+    # Both fail alike, for example because the model needs an image, so there is nothing to compare.
     return {"problem": "", "words": "", "compared": f"both report {ours}"}
 
 

@@ -32,7 +32,7 @@ SHORT_TEXT = 500
 
 
 class StopSignal:
-    """Ends a request that is waiting or working in a separate process. Any thread may set it, once, by `stop`."""
+    """Ends a request that is waiting or working in a separate process. Any thread may call `stop`, once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ def _text(value: Any) -> str:
         text = str(value)
     except Exception:  # noqa: BLE001 - see `describe`
         text = f"<{type(value).__name__}>"
-    # Lone surrogates come from a file name that is not UTF-8.
+    # Escape lone surrogates, which come from file names that are not UTF-8.
     return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()
 
 
@@ -231,7 +231,7 @@ class CallsBack:
 
         encoder = Encoder()
         described = [encoder.add(value) for value in values]
-        # Increment the number first, so that a late RETURN of the previous call has another number.
+        # Increment the number first, so that a late RETURN of the previous call is recognised by its number.
         self._calls += 1
         self._arrived.clear()
         header = {
@@ -265,7 +265,7 @@ class CallsBack:
                 self._calls += 1  # so that a late RETURN frame is dropped
                 raise CallBackFailed(
                     f"The application's function {function} did not return within {self._timeout_s:g} s.",
-                    cause="It hangs, or waits for a resource that this call keeps busy.",
-                    fix="Make it return sooner, or set QNNBRIDGE_CALLBACK_TIMEOUT to more seconds.",
+                    cause="The function hangs, or waits for a resource that this call keeps busy.",
+                    fix="Make the function return sooner, or set QNNBRIDGE_CALLBACK_TIMEOUT to more seconds.",
                     details={"reason": "late", "function": function},
                 )

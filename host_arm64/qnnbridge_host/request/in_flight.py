@@ -142,7 +142,7 @@ class Lane(Generic[T]):
 # refusal would leak the session, object or memory that they release.
 RELEASING_OPERATIONS = ("slab.release", "session.close", "object.release")
 
-# Operations whose result a leaving client does not need; they may take minutes in a worker.
+# Operations that are withdrawn when the client leaves, because nobody needs their results. They may take minutes.
 MAKING_OPERATIONS = ("session.create", "model.compile", "model.identify", "model.choose")
 
 
@@ -190,8 +190,8 @@ class Request:
         # Whether the client is informed of the phase, or will be informed before the step begins.
         self.declared = False
         self.started = False
-        # True while the request counts for the limit on requests in progress, which ends before the answer is
-        # written. For the limit on all requests it counts until the answer is written (`counted`).
+        # True while the request counts for the limit on requests in progress: until the answer is about to be
+        # written. For the limit on all requests (`counted`), the request counts until the answer is written.
         self.has_place = False
         self.withdrawn = False
         # Whether the request was withdrawn before it started. In that case the cancel request answers it.
@@ -209,8 +209,7 @@ class Request:
         self.after: Callable[[], None] | None = None
 
     def serve(self) -> bool:
-        """Run and answer the request; return whether it succeeded. This and the next two methods are only for fast
-        channels."""
+        """Run and answer the request; return whether it succeeded. Only for fast channels."""
         raise AssertionError("the request did not come from a channel")
 
     def served(self) -> None:
@@ -265,13 +264,13 @@ class Declaration(NamedTuple):
 
 
 class InFlight:
-    """All requests between arrival and answer. Any thread.
+    """All requests between arrival and answer. Thread-safe.
 
     Invariant: no thread waits for the client while holding the table's lock. Declarations are collected under the
-    lock and written afterwards. The request's own thread writes its declaration before it enters the step. If a
-    request was alone when it entered, the next request declares it before that request enters native code itself,
-    so the client can tell the two apart. A request outside of native steps, whose answer or declaration is being
-    written, delays no other request.
+    lock and written afterwards. The request's own thread writes its declaration before it enters the step. A
+    request that was alone when it entered is declared by the next request, before the next request enters native
+    code, so that the client can distinguish the two after a crash. A request outside of native steps, whose answer
+    or declaration is being written, delays no other request.
     """
 
     def __init__(self, declare_phase: Callable[[Declaration], None], limit: int) -> None:
@@ -294,7 +293,7 @@ class InFlight:
         return len(self._requests)
 
     def announce(self, request_id: int) -> None:
-        """Record that a request was read; `add` and `arrive` follow in any thread. Never waits for the client."""
+        """Record that a request was read; `add` and `arrive` follow in any thread. Does not wait for the client."""
         with self._arrived:
             self._arriving.add(request_id)
 
@@ -382,7 +381,7 @@ class InFlight:
             withdrawn = request.withdrawn
         if declare:
             self._declare_phase(Declaration(request, request.id, phase, True, self._lock))
-        # The cancel request came before the request had a stopper.
+        # Stop now if the cancel request came before the request had a stopper.
         if withdrawn and request.stopper is not None:
             request.stopper.stop()
 
@@ -404,7 +403,8 @@ class InFlight:
             request.failed = failed
             open_still = self._requests.pop(request.id, None) is not None
             if not request.on_channel:
-                # This thread may serve other requests of the lane while this request is still on its stack.
+                # Free the tensors now: this thread may serve other requests of the lane while this request is on
+                # its stack.
                 request.release()
                 if open_still and request.counted:
                     self._by_connection -= 1
@@ -450,7 +450,7 @@ class InFlight:
             request = self._requests.get(request_id)
             if request is None or request.started or not request.withdrawn or request.refused:
                 return None
-            request.refused = True  # two cancel requests for the same request may arrive at once
+            request.refused = True  # a second cancel request must not answer the request again
         self.finish(request, failed=True)
         return request
 

@@ -57,7 +57,7 @@ class SlowCallReport:
             return
         waited, estimate = SLOW_S, seconds_on_simulator(model, self._sizes)
         if estimate is not None and estimate < SLOW_S:
-            # The computer is probably busy, and the answer follows soon.
+            # Wait longer before reporting: the computer is probably busy, and the answer follows soon.
             if done.wait(LATE_S - SLOW_S):
                 return
             waited, estimate = LATE_S, None

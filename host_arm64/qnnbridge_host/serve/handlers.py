@@ -40,7 +40,7 @@ NPU_LANE: Final = "npu"
 
 
 class HostHandlers:
-    """Operations for one client. Any thread.
+    """Operations for one client. Thread-safe.
 
     Args:
         load_engine: imports ONNX Runtime; its argument is a function that reports the phases.
@@ -253,7 +253,7 @@ class HostHandlers:
             refused = None if refused is None else frozenset(map(str, refused))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"worker.fix without a proper description ({error})") from None
-        _ = self._sessions.engine  # two threads that import onnxruntime at once may find it partially initialised
+        _ = self._sessions.engine  # wait for the import, which must not run in two threads at once
         decides: dict[str, str] = {}
         if target is None:
             from qnnbridge_host.rewrite.deciding import what_would_change
@@ -276,7 +276,7 @@ class HostHandlers:
             wanted = WrapRequest.from_plain(request.header)
         except (LookupError, TypeError, ValueError) as error:
             raise desync(f"worker.wrap without a proper description ({error})") from None
-        # The provider in Windows' catalogue has its libraries in a separate folder.
+        # Use the folder of the loaded QNN, which may come from Windows' catalogue instead of the wheel.
         folder = self._sessions.engine.describe().get("library_folder")
         described, models = work(wanted, folder)
         graphs = [list(one.graphs) for one in models]
@@ -460,7 +460,7 @@ class HostObjects:
     def _keep(self, request: Request, kind: ObjectKind, value: Any) -> int:
         self._held[request.id] = _Held(kind, value)
         if request.withdrawn:
-            # The request to release the object may have arrived already.
+            # Release the object now: the client's request to release it may have arrived already.
             self._free(request.id)
             raise Cancelled("The creation of the object was cancelled.")
         return request.id

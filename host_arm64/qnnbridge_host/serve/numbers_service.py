@@ -4,7 +4,7 @@ The session itself is not used: the application sends the inputs and outputs of 
 in a worker, so that its crashes, memory and time do not affect the host, and the verdict is stored under the key of
 the compiled model. If the comparison cannot be completed, the reason is in the report; it is never an error of the
 application's run. The same applies if a file of the model has changed: the CPU's results are then unrelated to the
-session's, and the report is not stored. A host runs one comparison at a time. Any thread.
+session's, and the report is not stored. A host runs one comparison at a time. Thread-safe.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ class NumbersService:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
             if kept is not None and wanted.verdicts is not None and not wanted.again:
                 calls = kept.calls + wanted.calls
-                # The stored count already includes the session's calls, unless the session does not know the latest
-                # comparison.
+                # The session requests a comparison by its own count. If other sessions have compared in the
+                # meantime, the stored count decides.
                 due = kept.compared <= wanted.compared or calls >= kept.next_call
                 if kept.state != "agrees" or not due:
                     wanted.verdicts.count(wanted.key, wanted.calls)
@@ -279,11 +279,12 @@ def _compare(wanted: _Comparison, order: WorkOrder, optimizers: Optimizers) -> N
     except Cancelled:
         raise
     except WorkerDied as error:
-        return report("unknown", reason=f"the run on the CPU ended its process ({error.details.get('exit_code')})")
+        code = error.details.get("exit_code")
+        return report("unknown", reason=f"the run on the CPU crashed its process (exit code {code})")
     except DeadlineExceeded:
         return report("unknown", reason="the run on the CPU took too long")
     except BridgeError as error:
-        return report("unknown", reason=f"the CPU cannot run it: {error.message}")
+        return report("unknown", reason=f"the CPU cannot run the model: {error.message}")
     numbers = (OutputNumbers(**one.to_wire(), output=name) for name, one in judged)
     outputs = sorted(numbers, key=badness)
     states = [one.state for one in outputs]

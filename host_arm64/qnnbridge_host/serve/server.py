@@ -76,14 +76,14 @@ class Handlers(Protocol):
         """Serve a request. `enter` is called before each native step."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
-        """Return the session with this number, and the lane of its runs. Raise `Closed`."""
+        """Return the session with this number, and the lane of its runs. Raise `Closed` for an unknown number."""
 
     def close(self) -> None:
         """Release all sessions."""
 
 
 class Server:
-    """Serves one client, then leaves its transport. In a host this ends the process."""
+    """Serves one client, then ends its threads, and in a host the process (`ServerTransport.leave`)."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Server:
         self._channels_lock = threading.Lock()
 
     def run(self) -> NoReturn:
-        """Exchange HELLOs, serve until the client leaves, then leave the transport."""
+        """Exchange HELLOs, and serve until the client leaves. Never returns."""
         if self._connection.agreement is None:
             self._greet()
         self._handlers.start(
@@ -140,7 +140,7 @@ class Server:
         return len(self._in_flight)
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until all requests are answered; return False after the timeout. Any thread."""
+        """Wait until all requests are answered; return False after the timeout. Any thread may call this."""
         return self._in_flight.drain(timeout_s)
 
     @property
@@ -225,7 +225,7 @@ class Server:
         self._frames = self._connection.received(count)[::-1]
 
     def _say_goodbye(self) -> NoReturn:
-        """Finish and answer the open requests, then leave, because the client has sent GOODBYE."""
+        """Finish and answer the open requests, then stop serving the client, because it has sent GOODBYE."""
         # Withdraw creations, which may take minutes. Finish runs, because their callers are still waiting.
         self._in_flight.withdraw_useless()
         self._in_flight.drain(self._transport.drain_timeout_s)
@@ -403,7 +403,7 @@ class Server:
         """Send a PHASE frame. The caller holds the write lock."""
         try:
             self._send_next(_phase(request_id, phase, blame))
-        except TooLarge:  # the model has a very long name
+        except TooLarge:  # the name of the model is too long for a frame
             short = {key: text[:SHORT_TEXT] if isinstance(text, str) else text for key, text in blame.items()}
             self._send_next(_phase(request_id, phase, short))
 
@@ -480,10 +480,10 @@ class ServerTransport(Protocol):
         """Log an error of the client."""
 
     def end(self, code: int) -> None:
-        """Stop serving the client. Returns if the process continues."""
+        """Stop serving the client. In a process with only one client, this ends the process."""
 
     def leave(self, code: int) -> NoReturn:
-        """Stop as `end` does, for a thread of the server: never returns."""
+        """Stop like `end`, and end the calling thread of the server. Never returns."""
 
 
 class ProcessTransport:
@@ -497,7 +497,7 @@ class ProcessTransport:
 
     @property
     def slabs(self) -> Slabs:
-        if self._slabs is None:  # one server calls this while holding its own lock
+        if self._slabs is None:  # needs no lock: its one server calls it while holding a lock
             from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()

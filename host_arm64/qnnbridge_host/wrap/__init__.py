@@ -1,2 +1,1 @@
-"""Read the graphs of bare context binaries (without an ONNX file) by QNN's own library, and build models for
-them."""
+"""Read the graphs of context binaries without an ONNX file with QNN's own library, and build models for them."""

@@ -72,7 +72,7 @@ def wrap(
 
     Raises:
         OptionError: the binary lacks one of the graphs.
-        ContextUnusable: the binary has no graphs, or a reason of `build_model`.
+        ContextUnusable: the binary has no graphs, or `build_model` raises the error.
     """
     chosen = chosen_graphs(binary, names)
     groups = [chosen] if together else [(graph,) for graph in chosen]
@@ -170,7 +170,7 @@ def _check(binary: Binary, graph: GraphDescription, tensor: TensorDescription) -
 
 
 class _Builder:
-    """Builds one model."""
+    """Collects the nodes and tensors of one model."""
 
     def __init__(self, binary: Binary, float_io: bool, repeated: frozenset[str]) -> None:
         self._binary, self._float_io, self._repeated = binary, float_io, repeated
@@ -241,7 +241,7 @@ class _Builder:
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
         ends.append(helper.make_tensor_value_info(shown, TensorProto.FLOAT, shape))
         source, target = (shown, inner) if is_input else (inner, shown)
-        # 1 is FLOAT in ONNX.
+        # In `to`, 1 is the number of FLOAT in ONNX.
         if tensor.onnx_type == "FLOAT16":
             nodes.append(
                 helper.make_node("Cast", [source], [target], name=f"{shown}/cast", to=number if is_input else 1)
@@ -272,7 +272,7 @@ class _Builder:
             why = "the binary does not have its scale and offset"
         elif given.bits is not None and given.bits != _bits(tensor):
             why = f"it uses {given.bits} of its {_bits(tensor)} bits"
-        # Outputs may be 32 bits wide: DequantizeLinear reads int32, the type of biases.
+        # Refuse only inputs of 32 bits. Outputs may have 32 bits, because DequantizeLinear reads int32.
         elif is_input and kind in ("INT32", "UINT32"):
             why = "ONNX's QuantizeLinear does not support 32 bits"
         elif not all(least <= -offset <= most for offset in given.offsets):

@@ -1,9 +1,9 @@
-"""Read the description of a context binary with QNN's system library, by ctypes.
+"""Read the description of a context binary with QNN's system library, through ctypes.
 
 The library is native code that reads a foreign file, so it runs in a worker only. Every structure that it returns
 begins with a version. An unknown version is refused before anything after it is read. Layouts: QnnTypes.h,
-System/QnnSystemContext.h and System/QnnSystemInterface.h of QNN's core API 2 (2.36 to 2.40 were run); new releases
-add versions and support old ones. Nothing is loaded onto an NPU.
+System/QnnSystemContext.h and System/QnnSystemInterface.h of QNN's core API 2 (tested with 2.36 to 2.40); new
+releases add versions and support old ones. Nothing is loaded onto an NPU.
 """
 
 from __future__ import annotations
@@ -258,10 +258,10 @@ def read_binary(path: str, folder: str | None = None) -> BinaryDescription:
             if code or not found:
                 raise _cannot_read(path, f"QnnSystemContext_getBinaryInfo: error {code & 0xFFFF}", version)
             return _binary(found.contents, path, version)
-        # The description is in memory that belongs to the handle, and has been copied completely.
+        # Free the handle, which owns the memory of the description: the description has been copied.
         finally:
             _Free(api.free)(handle)
-            del view  # otherwise the map cannot be closed
+            del view  # the map cannot be closed while a view of it exists
 
 
 def has_library(folder: str) -> bool:
@@ -269,7 +269,7 @@ def has_library(folder: str) -> bool:
 
 
 def library_folder() -> str:
-    """Return the folder of the QNN that a host with this Python uses. Raise `ProviderUnavailable`."""
+    """Return the folder of the QNN that a host with this Python uses; raise `ProviderUnavailable` without QNN."""
     from qnnbridge_host.engine import sources
     from qnnbridge_host.machine import installed
 
@@ -318,7 +318,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
 def _cannot_read(path: str, evidence: str, version: str) -> ContextUnusable:
     return ContextUnusable(
         f"QNN's system library cannot read {os.path.basename(path)} as a context binary.",
-        cause="It is damaged, it is of another format, or a newer QNN SDK than the host's made it.",
+        cause="The file is damaged, has another format, or was made by a newer QNN SDK than the host's.",
         evidence=(evidence, f"system interface {version}"),
         fix="Copy or download it again; `qnnbridge inspect` reports its SDK, if its header is readable.",
         details={"path": path},
@@ -338,7 +338,7 @@ class _Reader:
             raise ContextUnusable(
                 f"The QNN SDK of this host returns a description of {os.path.basename(self.path)} that qnnbridge "
                 "does not support.",
-                cause=f"{what} version {version}; supported are {', '.join(map(str, versions))}.",
+                cause=f"{what} has version {version}; supported versions: {', '.join(map(str, versions))}.",
                 fix="Update qnnbridge, or use the onnxruntime-qnn release that made the binary.",
                 evidence=(f"system interface {self.library}",),
                 details={"path": self.path},
@@ -347,8 +347,7 @@ class _Reader:
         return version
 
     def count(self, number: int, most: int, pointer: Any, what: str) -> int:
-        # Check for an array, because ctypes would raise a ValueError without the file's name for a count without an
-        # array.
+        # A count without an array is an error, too: ctypes would raise a ValueError, which lacks the file's name.
         if number > most or (number and not pointer):
             raise _cannot_read(self.path, f"{number} {what}", self.library)
         return number
