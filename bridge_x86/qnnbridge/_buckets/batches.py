@@ -1,5 +1,5 @@
-"""Pure functions for one call: determine sizes, pad, cut, divide into parts or windows; and the shapes that the
-session reports.
+"""Pure functions that determine the sizes of a call, pad it, cut its outputs, and divide it into parts or windows.
+They also compute the shapes that the session reports.
 
 An input that needs no padding is used without a copy. Each call compares the shapes of the model's outputs with
 `OutputShapes` and raises an error if a dimension has an unexpected size.
@@ -89,8 +89,8 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
         return InvalidArgument(
             f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, and the session accepts only {largest}.",
             cause="buckets= contains a single size for the dimension, and no padding was specified.",
-            fix=f"Give the session this size, too (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with "
-            "pad= if sizes between them occur; or let such calls run on the CPU (overflow='cpu').",
+            fix=f"Add this size (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with pad= if calls "
+            "also have sizes in between; or let such calls run on the CPU (overflow='cpu').",
             details={"symbol": name, "size": sizes[number], "largest": largest},
         )
     return InvalidArgument(
@@ -130,7 +130,7 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
         shape[axis] = variant[number]
     if tuple(shape) == value.shape:
         return value
-    # An uninitialized array is sufficient, because `_repeat_last` fills the rest.
+    # Without a padding value an uninitialized array is sufficient, because `_repeat_last` fills the rest.
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
@@ -180,8 +180,8 @@ class OutputShapes:
 def cut(
     plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
 ) -> list[Any]:
-    """Cut the outputs of a variant to the shapes for input sizes `true`. Raise `ModelError` if that is
-    impossible."""
+    """Cut the padding from the outputs of a variant. `true` contains the input sizes before padding. Raise
+    `ModelError` if an output cannot be cut."""
     if true == variant:
         return list(values)
     at = {symbol: number for number, symbol in enumerate(plan.symbols)}
@@ -266,14 +266,14 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
             for axis, relation in enumerate(shapes.found.get(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
-        # If an output has the dimension in two axes, the parts of a call would be only its diagonal blocks.
+        # If two axes of an output have this dimension, the parts of a call would contain only the diagonal blocks.
         if len(axes) != 1:
             raise InvalidArgument(
                 f"The output {name!r} cannot be joined from parts: it does not have the dimension {symbol!r} "
                 "exactly once.",
                 cause=f"A call of more than {plan.buckets[number][-1]}, the largest bucket, runs in several parts.",
-                fix=f"Request other outputs, give a larger bucket for {symbol!r}, or specify which dimension of "
-                f"the output it is: cut={{{name!r}: [{symbol!r}, ...]}}.",
+                fix=f"Request other outputs, give a larger bucket for {symbol!r}, or state the dimensions of the "
+                f"output: cut={{{name!r}: [{symbol!r}, ...]}}.",
             )
         found.append(axes[0])
     return found
@@ -300,7 +300,7 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
 # influences an output (`Context`). The remaining outputs are joined and equal the outputs of a run on the whole
 # input.
 
-# Relation of an output's size to the symbol, and the axis of the output that has this size.
+# Axis of an output whose size depends on the symbol: the relation between both sizes, and the index of the axis.
 End = tuple[Relation, int]
 
 
@@ -318,7 +318,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
-    """One window.
+    """Window over the steps of the inputs, and the steps whose outputs are kept.
 
     Attributes:
         start: first step of the inputs.
@@ -382,7 +382,7 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """Settings of the windows of a session, measured when the session is created. number: index of the symbol."""
+    """Settings for calls in windows, measured when the session is created. number: index of the chunked symbol."""
 
     number: int
     context: Context

@@ -27,7 +27,7 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
-from qnnbridge._buckets.contents import highest_valid, is_mask, made_content, shows_nothing
+from qnnbridge._buckets.contents import generated_values, highest_valid, is_mask, shows_nothing
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
 from qnnbridge._buckets.probing import OF_THE_MODEL, find_shapes, needed_values, zeros
 from qnnbridge._buckets.reach import check_exact, ends_of, measure
@@ -218,10 +218,10 @@ def _where(wrong: Array, worst: float, largest: float) -> str:
         if length <= 1:
             continue
         if len(hit) < length and hit[-1] == length - 1 and hit[0] == length - len(hit):
-            return f"{text}; only the last {len(hit)} of {length} of axis {axis}, next to the padding"
+            return f"{text}; only the last {len(hit)} of {length} positions of axis {axis}, next to the padding"
         if len(hit) < length:
-            places.append(f"{len(hit)} of {length} of axis {axis}, from {hit[0]} to {hit[-1]}")
-    return f"{text}; {'; '.join(places)}" if places else f"{text}, from the first to the last"
+            places.append(f"{len(hit)} of {length} positions of axis {axis}, from {hit[0]} to {hit[-1]}")
+    return f"{text}; {'; '.join(places)}" if places else f"{text}, at all positions"
 
 
 def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]:
@@ -229,7 +229,7 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
     if edges:
         return [
             "  Cause: An output value depends on neighbouring inputs (through a convolution or a backward "
-            "recurrence), and at the end of the input these are padding.",
+            "recurrence), and at the end of the input the neighbours are padding.",
             "  Fix: Set pad= to the value that the model itself pads with, use more buckets, or ignore the last "
             "values.",
         ]
@@ -579,7 +579,8 @@ class FreeModel:
                 if np.asarray(values[0]).dtype.kind != "f" or shows_nothing(values)
             ]
             for name in unshown:
-                if not self._is_apart(name, samples, [one[names.index(name)] for one in results], deadline):
+                values = [one[names.index(name)] for one in results]
+                if not self._ignores_padded_inputs(name, samples, values, deadline):
                     return None, f"Generated inputs do not show what output {name!r} depends on."
             for by in range(1, STRIDES):
                 shorter = tuple(
@@ -593,7 +594,7 @@ class FreeModel:
             return None, f"Padding could not be tested on the CPU: {error.message}"
         return report, ""
 
-    def _is_apart(
+    def _ignores_padded_inputs(
         self,
         name: str,
         samples: Sequence[Mapping[str, Any]],
@@ -620,7 +621,7 @@ class FreeModel:
             rng = np.random.default_rng(seed)
             feeds = self.zeros(plan, sizes)
             made = {
-                name: made_content(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
+                name: generated_values(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():

@@ -81,7 +81,8 @@ def name_axes(
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # `fixed-shapes` is a rewrite, which a session may otherwise apply only if QNN refuses the model.
+    # Naming an axis requires the rewrite `fixed-shapes`, so permit it even if the session would not apply rewrites
+    # at once.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
@@ -119,8 +120,7 @@ class PaddedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Symbols, their buckets, and how inputs are padded. The other attributes contain indices of symbols in
-    `symbols`.
+    """Symbols, their buckets, and how inputs are padded. `split`, `chunk` and `fixed` contain indices in `symbols`.
 
     Attributes:
         buckets: sizes of each symbol, in ascending order.
@@ -128,7 +128,7 @@ class BucketPlan:
         inputs: inputs that have a symbol, by name.
         chunk: symbol that is processed in overlapping windows.
         only: combinations that become variants; ``None`` for all.
-        fixed: symbols with a single size and no padding, for which no other size is accepted.
+        fixed: symbols with a single size and no padding. A call with any other size is refused.
     """
 
     symbols: tuple[str, ...]
@@ -179,7 +179,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         raise CompiledModelRefused(
             f"{label} is a compiled model and cannot have buckets.",
             cause="Its sizes were fixed when it was compiled.",
-            fix="Give the original model; the cache keeps each bucket's compiled model.",
+            fix="Give the original model; the cache stores the compiled model of each bucket.",
         )
     if nameless := [node.name for node in model.inputs if node.shape is None and "tensor" in node.type]:
         raise OptionError(
@@ -223,7 +223,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
             inputs[name] = PaddedInput(name, axes, value, edge)
         elif name in arguments.pad:
             raise OptionError(
-                f"pad: input {name!r} is never padded: it has no dimension of buckets ({', '.join(symbols)}).",
+                f"pad: input {name!r} is never padded: it has none of the dimensions {', '.join(symbols)}.",
                 fix=f"Remove the entry: pad applies to {', '.join(map(repr, inputs)) or 'other inputs'}.",
             )
     chunked = next((symbols.index(name) for name in arguments.chunk), None)
@@ -259,8 +259,9 @@ def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionEr
     fixes = []
     if names:
         fixes.append(
-            f"Give sizes for {'it' if len(names) == 1 else 'them'}, too: buckets={{{names[0]!r}: 1, ...}}, or fix "
-            f"with SessionOptions.add_free_dimension_override_by_name({names[0]!r}, 1)."
+            f"Give sizes for {'this dimension' if len(names) == 1 else 'these dimensions'}, too: "
+            f"buckets={{{names[0]!r}: 1, ...}}, or "
+            f"SessionOptions.add_free_dimension_override_by_name({names[0]!r}, 1)."
         )
     if nameless:
         fixes.append(
@@ -292,7 +293,7 @@ def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> Non
         raise OptionError(
             f"{asked[0]} cannot be combined with buckets.",
             cause="Each bucket is a separate session, and all of them would write the same file.",
-            fix="Remove the option: the cache keeps each bucket's compiled model. To ship compiled models, "
+            fix="Remove the option: the cache stores the compiled model of each bucket. To ship compiled models, "
             "compile one for "
             "each size (qnnbridge.compile).",
         )
@@ -344,8 +345,8 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
             f"pad: no value is given for padding input {rule.name!r} along {' and '.join(shown)}.",
             cause="The value depends on the model: for token ids the id of the padding token (often 0), for a "
             "mask 0.",
-            fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() checks whether it "
-            "is right. A single size needs no padding, but is the only size that is accepted."
+            fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() checks "
+            "the value. A dimension with a single size needs no padding, but then no other size is accepted."
             + "".join(
                 f" If {name!r} is a batch, whose rows are independent, split={name!r} needs no value."
                 for name in needed[:1]

@@ -38,10 +38,11 @@ OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
 # Number of sizes to run in addition to the smallest bucket. Three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes to run if a dimension is rounded. As many as the divisor show all rounded values.
+# Number of consecutive sizes to run if a dimension is rounded: runs with `divisor` consecutive sizes show how each
+# remainder is rounded.
 CONSECUTIVE: Final = MAX_DENOMINATOR
 # Largest divisor to search for: it covers hop lengths of audio models and ratios of two sampling rates. The search
-# takes 20 runs to find two steps and up to `MAX_SEARCHED` further runs.
+# takes 20 runs to find two sizes at which the output grows, and up to `MAX_SEARCHED` further runs.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32
 
@@ -63,7 +64,7 @@ def find_shapes(
 
     Args:
         arguments: the arguments of the session, whose `cut` has been checked.
-        others: free dimensions of the inputs without buckets.
+        others: free input dimensions that have no buckets.
     """
     findings = _declared(plan, arguments, outputs, frozenset(others))
     if findings.open or findings.undeclared:
@@ -97,7 +98,7 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
         if not rule.required:
             continue
         if rule.inner.kind != "tensor" or rule.inner.element is None or not LAYOUTS[rule.inner.element].named:
-            raise OptionError(f"The model has the input {node.name!r}, which is {rule.declared}.")
+            raise OptionError(f"The input {node.name!r} is {rule.declared}, which trial runs do not support.")
         shape = [dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in node.shape or ()]
         dtype = LAYOUTS[rule.inner.element].storage
         feeds[node.name] = np.full(shape, "", object) if dtype.kind == "O" else np.zeros(shape, dtype)
@@ -188,7 +189,8 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for several sizes of one symbol; the others have the sizes of the smallest variant.
+    """Shapes of the outputs for several sizes of one symbol. All other symbols have the sizes of the smallest
+    variant.
 
     Args:
         number: index of the symbol.
@@ -364,7 +366,8 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # With a factor above 1, two relations may differ at a single size: try one for each possible divisor.
+        # With a factor above 1, two relations may differ at a single size: for each possible divisor, yield a size
+        # at which its relation differs.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

@@ -230,8 +230,8 @@ class BucketedRunner:
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """Return a string with everything except the model that affects the results: how calls are divided and how
-        the model is rewritten."""
+        """Return a string that identifies everything except the model that affects the results: how calls are
+        divided and how the model is rewritten. Stored verdicts apply only if this string is equal."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"

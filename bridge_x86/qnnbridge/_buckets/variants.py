@@ -162,12 +162,12 @@ FREE: Final[Sizes] = ()
 
 @dataclasses.dataclass(slots=True)
 class Variant:
-    """One variant.
+    """State of one variant. `runner` runs its calls; ``None`` before the session is created.
 
     Attributes:
         lock: held during the creation of the session.
         made_by: reason for the creation, such as "call" or "warm".
-        runs: number of calls, and parts of calls, that ran in it.
+        runs: number of calls, and parts of calls, that ran in this variant.
     """
 
     sizes: Sizes
@@ -179,7 +179,7 @@ class Variant:
 
 
 class Variants:
-    """The sessions of one session with buckets, by their sizes."""
+    """The variants of a session with buckets, by their sizes."""
 
     def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_runner: Open) -> None:
         self.plan = plan

@@ -1,4 +1,4 @@
-"""`GeneratorParams` and `Generator` with the interface of onnxruntime_genai. One thread at a time."""
+"""`GeneratorParams` and `Generator` with the interface of onnxruntime_genai. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 
-# Larger integers are sent as floats, because genai rejects them. Floats represent all smaller ones exactly.
+# Integers beyond this limit are sent as floats, because genai rejects such integers. Up to the limit, floats
+# represent all integers exactly.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
 def several_sequences(params: GeneratorParams) -> str:
-    """Return the name of a search option that asks for several sequences, "" if no option does."""
+    """Return the name of a search option that requests several sequences; "" if there is none."""
     options = params.get_search_options()
     return next((name for name in _SEVERAL if int(options.get(name) or 1) > 1), "")
 
 
 class GeneratorParams(Shown):
-    """Search options of a generator. The defaults come from the model's config."""
+    """Search options of a generator. The defaults come from the model's genai_config.json."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -69,11 +70,12 @@ class GeneratorParams(Shown):
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
-        """Return all search options: the defaults of the model's config, overridden by the options set here."""
+        """Return all search options: the defaults of the model's genai_config.json, overridden by options that were
+        set."""
         return {**self._model.info.search, **self._search}
 
     def set_guidance(self, type: str, data: str, enable_ff_tokens: bool = False) -> None:  # noqa: A002 - genai's name
-        """Restrict the answer to a grammar.
+        """Restrict the answer to texts that a grammar allows.
 
         Args:
             type: "json_schema", "regex" or "lark_grammar".
@@ -103,8 +105,8 @@ class Generator(Shown):
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
         several = several_sequences(params)
-        # A model that is a pipeline accepts one sequence only. Create an ordinary generation for it, so that the
-        # call below raises the host's error.
+        # A pipeline accepts only one sequence. Create an ordinary generation for it, so that the call below raises
+        # the host's error.
         is_batch = bool(several) and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
@@ -196,7 +198,7 @@ class Generator(Shown):
         self._remote.change()
 
     def set_inputs(self, inputs: NamedTensors) -> None:
-        """Set the prompt with its pictures and sound, as returned by a `MultiModalProcessor`."""
+        """Set a prompt with pictures and sound, as returned by a `MultiModalProcessor`."""
         self._remote.begin(inputs)
 
     def set_active_adapter(self, adapters: Adapters, adapter_name: str) -> None:
@@ -233,7 +235,7 @@ class Generator(Shown):
         self._remote.timeout_s = seconds
 
     def close(self) -> None:
-        """Free the host's generator now. Without `close`, the generator is freed when this object is."""
+        """Free the host's generator now. Without `close`, the generator is freed together with this object."""
         self._remote.close()
 
     def _tensor(self, arguments: dict[str, Any]) -> Any:
