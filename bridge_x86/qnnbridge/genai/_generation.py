@@ -70,8 +70,8 @@ class GeneratorParams(Shown):
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
-        """Return all search options: the defaults of the model's genai_config.json, overridden by options that were
-        set."""
+        """Return all search options: the defaults of the model's genai_config.json, overridden by the options set
+        here."""
         return {**self._model.info.search, **self._search}
 
     def set_guidance(self, type: str, data: str, enable_ff_tokens: bool = False) -> None:  # noqa: A002 - genai's name

@@ -41,7 +41,8 @@ _log = log_of("qnnbridge.ort")
 
 # Path of the folder. The variable is set if the drop-in is enabled.
 VARIABLE: Final = "QNNBRIDGE_DROPIN"
-# Value of the variable if no folder is writable. This was logged, and child processes do not try again.
+# Value of the variable if no folder is writable. The first process has logged this, and child processes do not try
+# again.
 NO_FOLDER: Final = "none"
 _OURS: Final = "QNNBRIDGE_"
 
@@ -190,7 +191,7 @@ def _following(start: Any) -> Any:
         try:
             call = signature.bind(self, *args, **kwargs)
         except TypeError:
-            start(self, *args, **kwargs)  # this call raises the same error with Python's own text
+            start(self, *args, **kwargs)  # let Python raise its own error for invalid arguments
             return
         given = call.arguments
         env = _completed(given.get("env"), given["args"], given.get("executable"), shell=bool(given.get("shell")))

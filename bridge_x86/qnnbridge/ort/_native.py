@@ -230,7 +230,7 @@ class NativeIOBinding(IOBinding):
     @classmethod
     def of(cls, binding: IOBinding) -> NativeIOBinding:
         native = cls.__new__(cls)
-        # Both objects use the same dicts, so values bound through one object are visible through the other.
+        # Share the dicts of `binding`, so that values bound through one object are visible through the other.
         for name in IOBinding.__slots__:
             setattr(native, name, getattr(binding, name))
         return native

@@ -146,7 +146,7 @@ class Session(bridge.InferenceSession):
         recipe = dataclasses.replace(self._qnn_recipe, identity=self._remote.recipe.identity)
         made = make_for_sizes(self, recipe, self._timeout, sizes)
         if made is not None:
-            journal().opened(made, because="made for the sizes of the first call")
+            journal().opened(made, because="created for the sizes of the first call")
         return made
 
     @staticmethod
@@ -185,7 +185,7 @@ class Session(bridge.InferenceSession):
         # In ONNX Runtime `set_seed` applies to the whole process. Here the seed is sent with each session. The seed
         # is part of the recipe, so that a session that is created again in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
-        recipe = choose_model(host, recipe, self._timeout)  # do this before the code below reads the model
+        recipe = choose_model(host, recipe, self._timeout)  # first, because the code below reads the chosen model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe
@@ -378,7 +378,7 @@ class Session(bridge.InferenceSession):
     def __getstate__(self) -> Any:
         raise RemoteTypeError(
             f"cannot pickle '{BINDINGS}.InferenceSession' object",
-            fix="Give the worker the model's path and make the session there.",
+            fix="Pass the model's path to the other process, and create the session there.",
         )
 
     # --- private members of ONNX Runtime that programs use ---

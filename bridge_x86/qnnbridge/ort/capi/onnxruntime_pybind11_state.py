@@ -65,13 +65,13 @@ def __getattr__(name: str) -> Any:
     if name in INNER:
         home, there = INNER[name]
         value = getattr(importlib.import_module(home), there)
-        ort.introduce(value, _BINDINGS)
+        ort.set_module(value, _BINDINGS)
     elif name in _EXPORTED:
         value = getattr(__getattr__(_EXPORTED[name]), name)
     elif name in _MODULES:
         value = ModuleType(f"onnxruntime.{_BINDINGS}.{name}")
         inside = getattr(importlib.import_module("qnnbridge.ort._build_tools"), _MODULES[name])
-        ort.introduce(inside, f"{_BINDINGS}.{name}")
+        ort.set_module(inside, f"{_BINDINGS}.{name}")
         setattr(value, _MODULES[name], inside)
     elif name in __all__:
         value = getattr(ort, name)

@@ -17,4 +17,4 @@ def get_example(name: str) -> str:
     return full
 
 
-ort.introduce(get_example, "datasets")
+ort.set_module(get_example, "datasets")
