@@ -1,6 +1,6 @@
 """Statistics and limits of each client, and all settings. A request beyond a limit is answered with `Busy`.
 
-Thread-safe; one lock per meter and per account, held for a microsecond.
+Thread-safe: each meter and each account has a lock, which is held for a microsecond.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class Meter:
             return {"sum": latency.sum_s, "count": latency.count, "buckets": latency.buckets()}
 
     def _turn(self) -> None:
-        """Reset the counts of seconds that are too old. The ten seconds before the current one are kept."""
+        """Reset the counts of seconds before the last ten complete seconds."""
         now = int(self._clock())
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
             self._seconds[second % len(self._seconds)] = 0
@@ -206,7 +206,8 @@ class Account:
     def open_session(self) -> None:
         """Count a new session. Raise `Busy` if the client has reached its limit."""
         with self._lock:
-            # The check and the change are one step under the lock; the error is created without it.
+            # Check and change the count in one step under the lock. The error is created after the lock is
+            # released.
             full = self.sessions >= self.limits.sessions
             self.sessions += not full
         if full:

@@ -1,7 +1,8 @@
 """Sessions, objects and memory of one client in the NPU host. Thread-safe.
 
-A client's session is one use of a shared model, with its own number of retries and its own queue. Objects are
-identified by the client's numbers. Everything is released together with the client.
+A client's session is one use of a shared model, with its own number of retries and its own queue. The client
+identifies its objects by numbers that differ from those of the NPU host. Everything is released when the client
+disconnects.
 """
 
 from __future__ import annotations
@@ -207,7 +208,7 @@ class _ChannelWatch:
             try:  # the host also accepts a cancellation that arrives before its call
                 process.channel.cancel(target, time.monotonic() + CANCEL_TIMEOUT_S)
             except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
-                pass  # the call itself reports the failure
+                pass  # the call itself raises the error of the channel
 
         self._remove = self._cancellation.add_terminate_listener(ask)
         # If the cancellation came before the listener was added, the call is not sent at all.
@@ -241,7 +242,7 @@ def _tensor(tensor: BoundTensor) -> TensorSignature | None:
 
 # --- objects ---------------------------------------------------------------------------------------------
 
-# Maximum for one client, because the NPU host's own limit applies to all clients together.
+# Maximum number of objects of one client. The NPU host's own limit applies to all clients together.
 MAX_OBJECTS: Final = 1000
 
 
@@ -427,7 +428,7 @@ def _memory_of(result: Any) -> int:
 
 
 def _forwarded(header: dict[str, Any]) -> dict[str, Any]:
-    """Return the header without the client's own numbers."""
+    """Return the header without object numbers, which differ between client and NPU host."""
     return {key: value for key, value in header.items() if key not in ("object", "objects")}
 
 

@@ -312,7 +312,7 @@ class Client:
         except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
-            # `end` may have been called already. Resources are released when the threads have ended.
+            # Release the resources only after the threads have ended, because the threads use them.
             self._transport.end()
             self._transport.join()
             self.handlers.close()

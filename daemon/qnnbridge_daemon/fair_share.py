@@ -30,7 +30,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
-        # Lock it immediately, so that the next `acquire` waits until another thread releases it.
+        # Acquire this lock now, so that the thread's next `acquire` waits until another thread releases the lock.
         self.wakeup.acquire()
         self.granted = False
         self.late = False
@@ -186,7 +186,8 @@ class FairShare:
 
     def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
         with self._lock:
-            # If the slot was granted at the same moment, the call starts, and the cancellation stops it there.
+            # If the call was granted a slot at the same moment, it starts, and the cancellation stops it in the NPU
+            # host.
             if waiter.granted or waiter.withdrawn:
                 return
             waiter.withdrawn = True
@@ -208,7 +209,8 @@ class FairShare:
         _wake(granted)
 
     def _grant(self) -> list[_Waiter]:
-        """Give free slots to the next calls. The lock must be held; the caller wakes them after its release."""
+        """Give free slots to the next calls. The caller holds the lock, and wakes the returned threads after
+        releasing it."""
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:

@@ -174,7 +174,7 @@ class Listener:
             streams.close_ours()
             raise
         finally:
-            # Close them, because the client has copies; it would not notice the end of the connection while these
-            # are open.
+            # Close the client's ends in this process: the client has copies, and would not notice the end of the
+            # connection while these descriptors are open.
             streams.release_theirs()
         return ClientEnds(streams.in_fd, streams.out_fd, stream.peer_pid or client.pid, client.name)

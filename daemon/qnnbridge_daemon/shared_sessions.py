@@ -91,7 +91,7 @@ class SharedModel:
         assert self.remote is not None
         return self.remote.info
 
-    def found_of_numbers(self, found: NumbersReport) -> None:
+    def record_numbers(self, found: NumbersReport) -> None:
         """Record that a client's call was compared with the CPU, so that later clients start with the result."""
         with self._lock:
             remote = self.remote
@@ -248,7 +248,7 @@ class SharedSessions:
             if model.unload_if_idle(0.0, wait_s):
                 with self._lock:
                     self.unloads += 1
-                _log.info("%s, idle for %.0f s, was unloaded: the NPU had no room", model.label, idle_s)
+                _log.info("%s, idle for %.0f s, was unloaded, because the NPU was full", model.label, idle_s)
                 return True
         return False
 

@@ -1,7 +1,7 @@
 """Find QNN's option names in the wheels of every release, and write option_names.json.
 
 ``python -m scripts.makers.option_names`` downloads one wheel for each release and platform from 1.20 on, one at a
-time (about 6 GB). It also prints texts of the newest libraries that look like option names but are missing in the
+time (about 6 GB). It also prints strings in the newest libraries that look like option names but are missing in the
 tables of `qnn_options`, for a person to review. ``--verify`` prints the differences and writes nothing.
 """
 

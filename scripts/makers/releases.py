@@ -22,7 +22,7 @@ from qnnbridge_tools import reporting
 from scripts.makers import wheels
 from scripts.makers.wheels import WheelReader
 
-# One release: one version for one platform.
+# Entry of the table: one version of onnxruntime-qnn for one platform.
 TableEntry = dict[str, Any]
 
 
@@ -43,7 +43,8 @@ def make_document(entries: Iterable[TableEntry], generated: str) -> dict[str, An
 
 
 def fill_interfaces(releases: list[TableEntry]) -> None:
-    """Copy the interface of Linux libraries to Windows libraries of the same build, which do not show it."""
+    """Copy the API versions of Linux libraries to Windows libraries of the same build, from which they cannot be
+    read."""
     known = {
         libraries["qnn_sdk"]: (libraries["core_api"], libraries["backend_api"])
         for release in releases
@@ -138,11 +139,12 @@ def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iter
         for line in differences(stated[file], found):
             yield f"{file}: {line}"
     if is_all:
-        yield from (f"{file}: is in the table and not on the index" for file in sorted(unread))
+        yield from (f"{file}: is in the table, but not on the index" for file in sorted(unread))
 
 
 def take_over_interfaces(stated: TableEntry, found: TableEntry) -> None:
-    """Copy the interface of Windows libraries from the table, since only Linux libraries show it."""
+    """Copy the API versions of Windows libraries from the table, because they can be read only from Linux
+    libraries."""
     for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
         if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:
             right["core_api"], right["backend_api"] = left["core_api"], left["backend_api"]

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 RATE: Final = 16000
 HOP: Final = 160
 WINDOW: Final = 400
-_BELOW: Final = 8.0  # values more than this many decades below the loudest bin are raised to this limit
+_BELOW: Final = 8.0  # minimum of the features: this many decades below the loudest bin
 
 
 @functools.lru_cache(maxsize=4)
@@ -249,7 +249,7 @@ def _wave_form(body: bytes) -> tuple[int, int, int, bool]:
     width = (bits + 7) // 8
     fits = 1 <= width <= 4 if kind == _PCM else kind == _FLOATS and bits == 32
     if not fits or not channels:
-        raise _NoWave(f"its format is {kind}, its samples have {width} bytes, and {channels} channels")
+        raise _NoWave(f"it has the WAV format {kind}, {width} bytes per sample, and {channels} channels")
     return rate, channels, width, kind == _FLOATS
 
 
@@ -396,5 +396,5 @@ def _no_audio(name: str, why: str) -> OptionError:
     return OptionError(
         f"{name} cannot be read as audio.",
         cause=why.strip().rstrip(".") + ".",
-        fix="Convert it to WAV or FLAC: ffmpeg -i IN -ar 16000 -ac 1 OUT.wav",
+        fix="Convert the audio to WAV or FLAC: ffmpeg -i IN -ar 16000 -ac 1 OUT.wav",
     )
