@@ -52,8 +52,7 @@ class _FutureOfRun(Future[list[Any]]):
 
 
 def _notify_waiters(future: Future[list[Any]]) -> None:
-    # This is a function and not a method, because a future with a reference to its own method would be a reference
-    # cycle.
+    # Not a method, because a future that refers to its own method would be a reference cycle.
     assert isinstance(future, _FutureOfRun)
     future.over = True
     future.changes.notify()

@@ -90,7 +90,6 @@ class SessionWatch:
 
     def add(self, session: InferenceSession | RemoteRunner, runner: RemoteRunner) -> None:
         """Add a new session. With ``numbers`` its first calls are compared before they return."""
-        # Do not check a session that was requested for the CPU.
         if runner.recipe.without_qnn:
             return
         self.sessions.append(session)

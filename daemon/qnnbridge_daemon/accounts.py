@@ -84,7 +84,7 @@ class Meter:
             self.calls += 1
             self.errors += failed
             self.bytes += size
-            self._turn()
+            self._forget_old()
             self._seconds[self._newest % len(self._seconds)] += 1
 
     def refused(self) -> None:
@@ -96,7 +96,7 @@ class Meter:
     def calls_per_s(self) -> float:
         """Calls per second over the last ten seconds, or since the first call."""
         with self._lock:
-            self._turn()
+            self._forget_old()
             # Divide by at least a second; otherwise the first call of a program would count as thousands per
             # second.
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
@@ -115,7 +115,7 @@ class Meter:
             latency = self._latency
             return {"sum": latency.sum_s, "count": latency.count, "buckets": latency.buckets()}
 
-    def _turn(self) -> None:
+    def _forget_old(self) -> None:
         """Reset the counts of seconds before the last ten complete seconds."""
         now = int(self._clock())
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
@@ -206,8 +206,7 @@ class Account:
     def open_session(self) -> None:
         """Count a new session. Raise `Busy` if the client has reached its limit."""
         with self._lock:
-            # Check and change the count in one step under the lock. The error is created after the lock is
-            # released.
+            # Check and change the count in one step under the lock, but create the error without the lock.
             full = self.sessions >= self.limits.sessions
             self.sessions += not full
         if full:
@@ -227,7 +226,7 @@ class Account:
         """Count memory of a call, or shared memory. Raise `Busy` if this exceeds the limit."""
         self.settle()
         with self._lock:
-            # Both types of memory count for one limit. A call without tensors is never refused.
+            # Memory of calls and shared memory count for the same limit. A call without tensors is never refused.
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             if not full and shared:
                 self.shared_bytes += size

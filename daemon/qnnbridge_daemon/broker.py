@@ -49,12 +49,11 @@ DRAIN_S = 10.0
 # Maximum of any timeout that a client requests.
 LONGEST_DRAIN_S = 3600.0
 
-# After the calls, seconds that `stop` waits until the answers are written: a client that does not read cannot delay
-# the end longer.
+# Seconds that `stop` waits, after the last call, until the answers are written. A client that does not read its
+# answers cannot delay the end longer.
 ANSWERS_S = 2.0
 
-# Interval at which `stop` disconnects clients that have all their answers. Calls that arrive in the meantime are
-# not answered.
+# Interval at which `stop` disconnects clients that have all their answers. Later calls are not answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
@@ -152,8 +151,8 @@ class Broker:
         # Clients need the machine type of the NPU host. Until a host has reported it, use the daemon's own type.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
-            # The daemon does not call functions of applications, because a function that hangs would occupy a slot
-            # of the NPU host.
+            # The daemon calls no functions of applications: a function that hangs would occupy a slot of the NPU
+            # host.
             features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) - {CALL_BACK_FEATURE}
             | {DAEMON_FEATURE},
             pid=os.getpid(),
@@ -210,8 +209,7 @@ class Broker:
         self.stop_requested.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Accept no new client, wait at most `timeout_s` for running calls, and disconnect all clients.
-        Idempotent."""
+        """Accept no new client, wait at most `timeout_s` for calls, and disconnect all clients. Idempotent."""
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
@@ -243,8 +241,7 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
-        # After the end of a host or client, there may be objects in reference cycles. `_ended` shows whether one
-        # has ended since the last round.
+        # `_ended` shows whether a host or client has ended since the last round, which can leave reference cycles.
         seen, collect = self._ended(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()

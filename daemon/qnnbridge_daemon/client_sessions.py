@@ -1,8 +1,7 @@
 """Sessions, objects and memory of one client in the NPU host. Thread-safe.
 
-A client's session is one use of a shared model, with its own number of retries and its own queue. The client
-identifies its objects by numbers that differ from those of the NPU host. Everything is released when the client
-disconnects.
+A client's session is one use of a shared model, with its own number of retries and its own queue. Objects have
+other numbers for the client than in the NPU host. Everything is released when the client disconnects.
 """
 
 from __future__ import annotations

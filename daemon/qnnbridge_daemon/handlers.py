@@ -35,7 +35,7 @@ DEFAULT_RETRY = 1
 
 
 class BrokerHandlers:
-    """The operations of one client."""
+    """Handlers of the operations that one client requests."""
 
     def __init__(self, broker: DaemonServices, client: ClientHoldings) -> None:
         self._broker = broker

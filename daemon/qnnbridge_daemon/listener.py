@@ -34,7 +34,7 @@ _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 class ClientEnds(NamedTuple):
     """The daemon's ends of a connection, owned by the broker, and the client's identity.
 
-    `pid` comes from the operating system if it reports it, else from the client.
+    `pid` is the process id that the operating system reports, or otherwise the client.
     """
 
     in_fd: int

@@ -60,7 +60,7 @@ EXIT_FAILED: Final = 1
 # Exit code if a daemon is already running. It is a separate code, so that a service manager does not treat it as a
 # crash.
 EXIT_RUNNING: Final = 4
-# Exit code if a second request to end came while calls were being finished.
+# Exit code if a second signal ended the daemon while it was finishing calls.
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
@@ -175,7 +175,7 @@ class Daemon:
     def _wait(self, errand: NumbersErrand, idle_exit_s: float | None) -> None:
         # Use a timeout, so that Python also runs signal handlers during the wait on Windows.
         while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
-            errand.look()
+            errand.poll()
             if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
                 _log.info("unused for %g s: the daemon ends", idle_exit_s)
                 return

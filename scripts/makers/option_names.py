@@ -89,7 +89,8 @@ def read_all() -> tuple[Found, set[str], str]:
 
 
 def document(found: Found, newest: str, generated: str) -> dict[str, Any]:
-    """Return the table: by name and system, the first release since which all releases have the name, or "all"."""
+    """Return the table: for each option name and system, the first release from which on all releases contain the
+    name, or "all"."""
     options: dict[str, dict[str, str]] = {}
     for name in sorted(NAMES):
         for system in option_names.SYSTEMS:

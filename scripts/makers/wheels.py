@@ -137,7 +137,7 @@ BUILTIN, PLUGIN = "1.x builtin", "2.x plugin"
 
 @dataclasses.dataclass(frozen=True)
 class LibraryTraits:
-    """Properties of a library file."""
+    """Machine type, build and API versions that a library file contains."""
 
     machine: str
     build: str | None

@@ -132,8 +132,7 @@ def generated_values(
 ) -> Array:
     """Generate values for an input: ones for a mask, integers in the range `ids`, or random floats.
 
-    Ids are usually padded with 0, so an input that ends with 0 would hide the effect of padding. Some samples
-    contain no 0.
+    Ids are usually padded with 0, so a 0 at the end would hide the effect of padding. Some samples contain no 0.
     """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)

@@ -255,7 +255,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Check of padded calls for changed results. `found`: the first change; '' if there is none. Thread-safe.
+    """Check whether padding changes the results of calls. `found`: the first change, or ''. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.
@@ -447,7 +447,8 @@ class FreeModel:
         return self.highest
 
     def mixed_rows(self, deadline: float | None) -> frozenset[str]:
-        """Return the split symbols whose rows depend on each other. Calls must not be divided along these."""
+        """Return the split symbols whose rows depend on each other, so that calls must not be divided along
+        them."""
         plan = self.variants.plan
         return frozenset(plan.symbols[number] for number in plan.split if self._mixes(plan, number, deadline))
 
@@ -579,8 +580,7 @@ class FreeModel:
                 if np.asarray(values[0]).dtype.kind != "f" or shows_nothing(values)
             ]
             for name in unshown:
-                values = [one[names.index(name)] for one in results]
-                if not self._ignores_padded_inputs(name, samples, values, deadline):
+                if not self._ignores_padding(name, samples, [one[names.index(name)] for one in results], deadline):
                     return None, f"Generated inputs do not show what output {name!r} depends on."
             for by in range(1, STRIDES):
                 shorter = tuple(
@@ -594,7 +594,7 @@ class FreeModel:
             return None, f"Padding could not be tested on the CPU: {error.message}"
         return report, ""
 
-    def _ignores_padded_inputs(
+    def _ignores_padding(
         self,
         name: str,
         samples: Sequence[Mapping[str, Any]],

@@ -81,8 +81,7 @@ def name_axes(
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # Naming an axis requires the rewrite `fixed-shapes`, so permit it even if the session would not apply rewrites
-    # at once.
+    # A named axis needs the rewrite `fixed-shapes`, so permit it even if rewrites are off or postponed.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":

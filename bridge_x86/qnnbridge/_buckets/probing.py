@@ -38,8 +38,7 @@ OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
 # Number of sizes to run in addition to the smallest bucket. Three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes to run if a dimension is rounded: runs with `divisor` consecutive sizes show how each
-# remainder is rounded.
+# Number of consecutive sizes to run if a dimension is rounded. Sizes with each remainder show the rounding.
 CONSECUTIVE: Final = MAX_DENOMINATOR
 # Largest divisor to search for: it covers hop lengths of audio models and ratios of two sampling rates. The search
 # takes 20 runs to find two sizes at which the output grows, and up to `MAX_SEARCHED` further runs.
@@ -189,8 +188,7 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for several sizes of one symbol. All other symbols have the sizes of the smallest
-    variant.
+    """Shapes of the outputs for several sizes of one symbol, with all other sizes as in the smallest variant.
 
     Args:
         number: index of the symbol.
@@ -208,7 +206,7 @@ class _Observations:
         self._number = number
         self._shapes: dict[int, Shapes] = {self.base: first}
 
-    def look(self, size: int) -> bool:
+    def observe(self, size: int) -> bool:
         """Run the model with this size, unless it has been run before. Return whether the model accepts the
         size."""
         if size in self._shapes:
@@ -221,19 +219,19 @@ class _Observations:
             return False
         return True
 
-    def few(self) -> None:
+    def observe_few(self) -> None:
         """Observe a few other sizes. Some of them are bucket sizes, because some models accept only multiples of
         a number."""
         size, seen = self.base, 0
         candidates = [size - 1, size // 2, *self.buckets[1:2], size + 1, 2 * size, *self.buckets[2:3]]
         for candidate in dict.fromkeys(one for one in candidates if 0 < one != size):
-            seen += self.look(candidate)
+            seen += self.observe(candidate)
             if seen == FURTHER_SIZES:
                 break
 
-    def row(self) -> int:
+    def observe_consecutive(self) -> int:
         """Observe `CONSECUTIVE` consecutive sizes. Return the number of sizes that the model accepts."""
-        return sum(self.look(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
+        return sum(self.observe(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
 
     def dimensions(self, name: str, axis: int) -> dict[int, int]:
         """Return the sizes of one dimension of an output, by size of the symbol."""
@@ -263,12 +261,12 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     dependent: dict[tuple[str, int], list[Relation | str]] = {}
     for number in range(len(plan.symbols)):
         observed = _Observations(plan, number, first, run)
-        observed.few()
+        observed.observe_few()
         fits = _fit_all(findings, observed)
         row = 0
         if any(isinstance(found, str) or found.divisor > 1 for found in fits.values()):
             # Run consecutive sizes, because a few sizes do not show how a dimension is rounded.
-            row = observed.row()
+            row = observed.observe_consecutive()
             fits = _fit_all(findings, observed)
         for place, relation in fits.items():
             found: Relation | str | None = relation
@@ -322,7 +320,7 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
         untried = [size for size in _deciding_sizes(relation, values, observed) if size not in values]
         if not untried:
             return relation
-        if not observed.look(untried[0]):
+        if not observed.observe(untried[0]):
             return None
     return None
 
@@ -332,7 +330,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
     a size exists."""
 
     def dimension(size: int) -> int | None:
-        return observed.dimensions(name, axis).get(size) if observed.look(size) else None
+        return observed.dimensions(name, axis).get(size) if observed.observe(size) else None
 
     low, high = start, start + MAX_DIVISOR
     at_start, at_end = dimension(low), dimension(high)
@@ -366,8 +364,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # With a factor above 1, two relations may differ at a single size: for each possible divisor, yield a size
-        # at which its relation differs.
+        # Two relations with factors above 1 may differ at a single size: find one for each possible divisor.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

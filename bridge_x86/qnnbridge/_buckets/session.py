@@ -303,7 +303,6 @@ class BucketedRunner:
 
     def _answer_padded(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, variant: Sizes) -> list[Any]:
         values = self._run_in(variant, call, pad_feeds(self._plan, feeds, variant), true)
-        # If nothing was padded, `cut` returns the values unchanged.
         return cut(self._plan, self._shapes, call.names, values, true, variant)
 
     def _answer_windows(
@@ -314,7 +313,6 @@ class BucketedRunner:
         size = true[number]
         # If no bucket is short enough, use one window of the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
-        # The outputs of a single window need not be joined.
         if length == size:
             return self._answer_window(call, feeds, number)
         self._count("chunked")
@@ -448,7 +446,7 @@ class BucketedRunner:
         return self.status()
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
-        """Return whether the CPU refuses this combination of sizes but accepts that of the first variant."""
+        """Return whether the CPU refuses these sizes, but accepts the sizes of the first variant."""
         first = self._plan.smallest()
         if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False

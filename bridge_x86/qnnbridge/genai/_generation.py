@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 
-# Integers beyond this limit are sent as floats, because genai rejects such integers. Up to the limit, floats
-# represent all integers exactly.
+# genai rejects integers that are larger than this, so they are sent as floats.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
@@ -70,8 +69,7 @@ class GeneratorParams(Shown):
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
-        """Return all search options: the defaults of the model's genai_config.json, overridden by the options set
-        here."""
+        """Return all search options: the defaults of genai_config.json, overridden by the options set here."""
         return {**self._model.info.search, **self._search}
 
     def set_guidance(self, type: str, data: str, enable_ff_tokens: bool = False) -> None:  # noqa: A002 - genai's name
@@ -111,7 +109,7 @@ class Generator(Shown):
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
         if several and not is_batch:
-            self._remote.look("sequence", {"index": 0})  # raises the host's error about several sequences
+            self._remote.read_state("sequence", {"index": 0})  # raises the host's error about several sequences
 
     def _shown_name(self) -> str:
         return self._model._shown_name()
@@ -182,7 +180,7 @@ class Generator(Shown):
         """Replace the logits from which the next token is chosen."""
         import numpy as np
 
-        self._remote.look("set_logits", {}, [np.asarray(new_logits, np.float32)])
+        self._remote.read_state("set_logits", {}, [np.asarray(new_logits, np.float32)])
 
     def get_output(self, name: str) -> Any:
         """Return an output of the model's last run."""
@@ -241,7 +239,7 @@ class Generator(Shown):
     def _tensor(self, arguments: dict[str, Any]) -> Any:
         from qnnbridge_protocol.values import decode_all
 
-        frame = self._remote.look("tensor", arguments)
+        frame = self._remote.read_state("tensor", arguments)
         return decode_all(field(frame.header, "values", "tuple[Any]"), frame.buffers)[0]
 
 

@@ -67,7 +67,7 @@ Complete = Callable[["HostProcess", int, "float | None"], None]
 # Number of deaths of the daemon's host during a connection to the daemon, for each `Host`.
 _losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
-# Maximum number of crashes caused by a call after which the call is still repeated.
+# A call is repeated after this many crashes that it may have caused, but not after more.
 OWN_DEATHS: Final = 1
 
 
@@ -158,7 +158,7 @@ def operation_request(
     }, buffers
 
 
-# Seconds that native code may continue after the deadline of its call.
+# Seconds after a call's deadline until a host that still runs the call is replaced.
 OVERDUE_S: Final = 5.0
 _LOOK_S: Final = 0.2
 
@@ -279,8 +279,8 @@ class Remade:
         """Process the answer to the request that created the object."""
 
     def answer_of_creation(self) -> Frame | None:
-        """Return the answer to the request that created the object if it also contains the result of the call, else
-        None. Return it only once."""
+        """Return the answer to the request that created the object, once, if it also contains the result of the
+        call; else ``None``."""
         return None
 
     def _exists(self, found: HostObject, process: HostProcess) -> bool:
@@ -317,8 +317,8 @@ class ModelRecipe:
 
 
 class RunsAhead(Protocol):
-    """Interface of a generation. tokens: tokens that the application has read. ahead: tokens that have arrived, but
-    have not been read."""
+    """Interface of a generation. tokens: tokens that the application has read. ahead: arrived tokens after
+    these."""
 
     tokens: list[int]
     ahead: collections.deque[int]
@@ -351,7 +351,7 @@ class RemoteModel(Remade):
             # The host's error contains the fingerprint of the model, but not the crash reports, which this process
             # has. `check_quarantine` raises an error with both. A daemon's error already contains both.
             if not self.host.is_daemon:
-                self._book_on(str(refusal.details.get("fingerprint", "")))
+                self._blame_model(str(refusal.details.get("fingerprint", "")))
                 self.host.supervisor.check_quarantine(self.context)
             raise
 
@@ -457,9 +457,9 @@ class RemoteModel(Remade):
         took = {stage.placement.npu_memory for stage in self.info.stages} - {""}
         texts = [*self.info.notes, *(f"{self.info.label} is {words}." for words in took)]
         show_notices([Notice("once", text) for text in texts])
-        self._book_on(self.info.fingerprint)
+        self._blame_model(self.info.fingerprint)
 
-    def _book_on(self, fingerprint: str) -> None:
+    def _blame_model(self, fingerprint: str) -> None:
         # After this, crashes during a call are blamed on the model with this fingerprint.
         if fingerprint != self.context.fingerprint:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)

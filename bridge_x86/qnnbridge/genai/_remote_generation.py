@@ -57,10 +57,9 @@ if TYPE_CHECKING:
 # Maximum number of tokens of a step. With a daemon, steps are shorter, because other applications wait for the end
 # of a step: at most `FIRST_STEPS_OF_DAEMON` tokens until the time per token is known.
 LONGEST_STEP: Final = 32
-# Tokens of the step after the prompt's step if the application will probably read many tokens.
+# Number of tokens of the step after the prompt's step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
-# A step is only requested ahead if the connection has fewer open streams than this, to leave streams for other
-# generations.
+# Limit of open streams for a step ahead, so that other generations also get streams of the connection.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
 FIRST_STEPS_OF_DAEMON: Final = 8
 # Intended seconds of a step with a daemon. The number of tokens is derived from the time of earlier steps; a single
@@ -287,11 +286,12 @@ class RemoteGeneration:
         self.stats = GenerationStats()
         self._earlier = GenerationStats(earlier.replays - old.replays, earlier.forced - old.forced)
 
-    def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
+    def read_state(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
         """Call an operation on the state after the last token that the application has read. After this call the
         host generates one token at a time."""
         self.settle()
-        # A program that reads logits between tokens would discard the tokens generated ahead each time.
+        # Generate one token at a time, because a program that reads logits between tokens discards tokens generated
+        # ahead.
         self._longest = 1
         deadline = self._deadline
 
@@ -352,8 +352,7 @@ class RemoteGeneration:
             step = steps[0]
             try:
                 with TerminateRelay(self.stopping, process.channel) as stoppable:
-                    # The step was requested before this `TerminateRelay` existed, so pass the request's id to it:
-                    # `stopping` then also ends this request.
+                    # The step was requested before this relay existed, so pass the request's id to the relay.
                     if stoppable is not None:
                         stoppable(step.stream.request_id)
                     frame = step.stream.next(deadline)
@@ -589,7 +588,7 @@ class RemoteBatch(RemoteGeneration):
 
     def sequence(self, index: int) -> list[int]:
         """Return all tokens of one sequence."""
-        return list(field(self.look("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
+        return list(field(self.read_state("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
 
     def rewind(self, length: int) -> None:
         if length:

@@ -186,8 +186,7 @@ class TokenizerStream(Shown):
         self._model = model
         # The tokenizer or multimodal processor that creates the native stream.
         self._source = source
-        # Tokens passed to `decode` so far, and (in `_known`) tokens that the host's stream has decoded ahead, with
-        # their texts.
+        # Tokens passed to `decode` (`_given`); tokens that the host has decoded ahead, with their texts (`_known`).
         self._given: list[int] = []
         self._known: collections.deque[tuple[int, str]] = collections.deque()
         self._remade = self._new()

@@ -143,7 +143,7 @@ package_name = "onnxruntime"
 __author__ = "Microsoft"
 
 
-# Value of `__module__` for each class and function while the drop-in is installed.
+# Module names that classes and functions get as `__module__` while the drop-in is installed.
 _BINDINGS, _COLLECTION = "capi.onnxruntime_pybind11_state", "capi.onnxruntime_inference_collection"
 _IN_PYTHON = frozenset(
     (

@@ -382,7 +382,6 @@ class ModelCompiler:
         data = self._model if isinstance(self._model, bytes) else None
         path = os.path.abspath(os.fsdecode(self._model)) if data is None else None
         parts = self._options.to_spec_parts()
-        # Without providers, compile for the CPU.
         providers = parts.pop("providers", None) or (ProviderSpec(CPU),)
         spec = SessionSpec(model_path=path, providers=providers, fallback="cpu", **parts)
         recipe = SessionRecipe(spec, data)

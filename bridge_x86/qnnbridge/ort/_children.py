@@ -39,10 +39,9 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.ort")
 
-# Path of the folder. The variable is set if the drop-in is enabled.
+# Environment variable with the path of the drop-in's folder. It is set if the drop-in is enabled.
 VARIABLE: Final = "QNNBRIDGE_DROPIN"
-# Value of the variable if no folder is writable. The first process has logged this, and child processes do not try
-# again.
+# Value of the variable if no folder is writable. Child processes then neither try again nor log this again.
 NO_FOLDER: Final = "none"
 _OURS: Final = "QNNBRIDGE_"
 

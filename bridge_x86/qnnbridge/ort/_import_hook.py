@@ -45,7 +45,6 @@ _NO_HOST: Final = (HostStartFailed, BreakerOpen)
 
 def shorten_host_errors() -> None:
     """From now on in this process, show errors of the host's start without qnnbridge's frames."""
-    # The previous hook shows all other errors.
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -139,8 +138,7 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         # Normalize the name: `version("ONNXRuntime")` refers to the same package.
         asked = getattr(context, "name", None)
-        # If the folder for children is on the path, a search of all distributions finds the metadata there, so do
-        # not add it again.
+        # If the folder for children is on the path, a search of all distributions finds its metadata anyway.
         all_of_them = asked is None and os.environ.get(VARIABLE) not in sys.path
         if all_of_them or (asked or "").lower().replace("_", "-") == "onnxruntime":
             yield _Metadata()
@@ -212,7 +210,7 @@ class _Loader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        spec, module.__spec__ = module.__spec__, self._own_spec  # the import system has replaced the spec
+        spec, module.__spec__ = module.__spec__, self._own_spec  # undo the import system's change
         if spec is None or spec.name.startswith("qnnbridge."):
             return
         module.__name__ = spec.name

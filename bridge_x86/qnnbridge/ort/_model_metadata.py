@@ -189,7 +189,7 @@ def _fresh(options: SessionOptions | None) -> SessionOptions:
 
 # --- devices selected by a function of the application ---
 
-# The limit is the same as in ONNX Runtime.
+# ONNX Runtime's maximum number of selected devices.
 MAX_SELECTIONS: Final = 8
 _FAILED: Final = "[ONNXRuntimeError] : 1 : FAIL : EP selection delegate "
 
@@ -207,7 +207,7 @@ def selected(
         raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
     metadata = _metadata(model, host, timeout_s)
     if metadata is None:
-        return [(CPU, {})]  # the creation of the session reports the error of the model
+        return [(CPU, {})]  # creating the session raises the model's error
     # Put CPUs last, as in ONNX Runtime. The sort is stable: QNN devices keep the host's order.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:

@@ -179,7 +179,7 @@ class OrtValueVector:
         operator.index(count)
 
     def shrink_to_fit(self) -> None:
-        """Do nothing."""
+        """Do nothing: the list has no spare memory."""
 
     def dlpack_at(self, index: int, /) -> Any:
         return self[index].to_dlpack()

@@ -53,7 +53,7 @@ class OrtEpAssignedSubgraph:
 
 
 POLICY_VARIABLE = "QNNBRIDGE_DROPIN_PROVIDER"
-# Sizes of free dimensions, as a JSON object: dimension -> size or list of sizes.
+# Environment variable with sizes of free dimensions, as a JSON object: dimension -> size or list of sizes.
 SIZES_VARIABLE = "QNNBRIDGE_DROPIN_SIZES"
 Policy = Literal["as-requested", "qnn", "cpu"]
 POLICIES: tuple[str, ...] = get_args(Policy)

@@ -120,7 +120,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
-        # A session with buckets already has fixed sizes.
+        # A session with buckets needs no check, because its sizes are fixed.
         if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 
@@ -185,7 +185,7 @@ class Session(bridge.InferenceSession):
         # In ONNX Runtime `set_seed` applies to the whole process. Here the seed is sent with each session. The seed
         # is part of the recipe, so that a session that is created again in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
-        recipe = choose_model(host, recipe, self._timeout)  # first, because the code below reads the chosen model
+        recipe = choose_model(host, recipe, self._timeout)  # before the code below, which reads the chosen model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe
@@ -210,7 +210,7 @@ class Session(bridge.InferenceSession):
         # The first call may compile here, before the journal starts to measure, because compilation is not part of
         # a run.
         second = self._of_first_call and self._of_first_call.session_for(feed, kwargs.get("timeout"))
-        # Repeated calls do not use `run_values`, so each method that runs the model is counted separately.
+        # Count the run here, because repeated calls do not use `run_values`.
         with journal().running(second or self):
             return getattr(second or super(), method)(*args, **kwargs)  # type: ignore[no-any-return]
 

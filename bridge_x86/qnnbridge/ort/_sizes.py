@@ -57,10 +57,7 @@ def arguments_for(
         return None
     left = dict.fromkeys(axis.option for axis in free if not {axis.symbol, axis.place} & {*fitting})
     if left:
-        text = (
-            f"{recipe.label}: sizes are given for {', '.join(sizes)}, but not for the free dimensions: "
-            f"{', '.join(left)}."
-        )
+        text = f"{recipe.label}: sizes are given for {', '.join(sizes)}, but not for {', '.join(left)}."
         show_notices([Notice("once", f"{text} QNN needs all sizes: use qnnbridge exec --dim or --bucket.")])
         return None
     lists = {name: size for name, size in fitting.items() if not isinstance(size, int)}

@@ -187,7 +187,7 @@ class GrowingDecoder:
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
-        for token in tokens:  # decoders with past are exported for one token
+        for token in tokens:  # a decoder with past takes one token at a time
             scores = self._run(self._later, [token], begins=False)
         return scores
 

@@ -340,7 +340,7 @@ class SessionChoices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperSessions:
-    """The loaded sessions.
+    """Sessions of the encoder and the decoders of a loaded model.
 
     Attributes:
         bins, frames: size of the features of one window.

@@ -89,8 +89,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-        # `prepare` and `run` get the same options. `set_allowed` ignores those that are not options of the session
-        # or the run.
+        # `prepare` and `run` get the same options; `set_allowed` ignores those of the other method.
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
