@@ -201,8 +201,7 @@ class FairShare:
             queue.running -= 1
             self.running -= 1
             queue.update_demand(self._clock())
-            # Grant slots under the lock, but wake the threads after releasing it, so that no thread has to wait for
-            # it.
+            # Grant slots under the lock, but wake the threads afterwards, so that they need not wait for the lock.
             granted = self._grant()
             if not self.running:
                 self._idle.notify_all()

@@ -20,7 +20,7 @@ from qnnbridge import _bindings
 TABLE = Path(_bindings.__file__)
 _NAMED = re.compile(r'\b(?:bound|refused)\("([\w.]+)"')
 _REMOTE = re.compile(r'@remote\("(\w+)"')
-# A signature in a docstring of pybind11, on a separate line; overloads are numbered.
+# In a docstring of pybind11, a signature is on a separate line, and overloads are numbered.
 _SIGNATURE = re.compile(r"^(?:\d+\. )?\w*(\(.*\) -> .+)$", re.MULTILINE)
 
 

@@ -78,7 +78,7 @@ def download(version: str, target: WheelTarget, folder: Path) -> Path:
         if is_network_trouble(result.stderr):
             raise unreachable(result.stderr)
         raise BridgeError(
-            f"pip did not get {PACKAGE} {version} for {target.family}, Python {target.python}.",
+            f"pip could not download {PACKAGE} {version} for {target.family}, Python {target.python}.",
             evidence=last_lines(result.stderr),
         )
     return wheels[0]

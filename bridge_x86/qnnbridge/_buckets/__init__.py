@@ -274,7 +274,7 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
 def _check_known(option: str, name: object, sizes: Mapping[str, Any]) -> None:
     if name not in sizes:
         raise OptionError(
-            f"{option}: {name!r} has no buckets.", fix=f"Give a dimension of buckets: {', '.join(sizes)}."
+            f"{option}: {name!r} has no buckets.", fix=f"Give a dimension that has buckets: {', '.join(sizes)}."
         )
 
 

@@ -156,7 +156,7 @@ def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[No
             if relation is not None and relation.symbol not in plan.symbols:
                 raise OptionError(
                     f"cut: {relation.symbol!r} has no buckets.",
-                    fix=f"Give a dimension of buckets: {', '.join(plan.symbols)}."
+                    fix=f"Give a dimension that has buckets: {', '.join(plan.symbols)}."
                     f"{suggest(relation.symbol, plan.symbols)}",
                 )
 

@@ -368,7 +368,7 @@ def copy_native_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream
 
 
 def _attach() -> None:
-    """Add the private attributes that return native views to qnnbridge's classes."""
+    """Extend qnnbridge's classes by the private attributes that return native views."""
     members: dict[type, dict[str, Any]] = {
         OrtValue: {
             "_ortvalue": property(NativeOrtValue.of),

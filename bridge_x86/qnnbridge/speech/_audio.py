@@ -28,7 +28,8 @@ _BELOW: Final = 8.0  # minimum of the features: this many decades below the loud
 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
-    """Return Slaney's mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, else logarithmic."""
+    """Return Slaney's mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, logarithmic
+    above."""
     # Slaney's scale has 3 mels per 200 Hz up to 1 kHz (mel 15), and 27 mels per factor of 6.4 above.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
