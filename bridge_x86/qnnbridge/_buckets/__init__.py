@@ -47,7 +47,7 @@ MAX_DENOMINATOR: Final = 32
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relation:
     """Formula for the size of an output dimension: ``(factor * symbol + offset) // divisor``. `symbol` is the name
-    of a free input dimension."""
+    of a free dimension of the inputs."""
 
     symbol: str
     factor: int = 1
@@ -59,7 +59,7 @@ class Relation:
         return (self.factor, self.offset, self.divisor) == (1, 0, 1)
 
     def size(self, of_symbol: int) -> int:
-        """Return the size of the output dimension, at least 0, for the size `of_symbol` of the symbol."""
+        """Return the size of the output dimension, at least 0, if the free dimension has the size `of_symbol`."""
         return max(0, (self.factor * of_symbol + self.offset) // self.divisor)
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ def fit(
     0. A constant size does not count as a relation.
 
     Args:
-        observed: map from the size of the symbol to the size of the output's dimension.
+        observed: map from the size of the free dimension to the size of the output dimension.
     """
     sizes = sorted(observed)
     if len(sizes) < 2:
@@ -177,11 +177,11 @@ class BucketArguments:
     """Checked arguments of a session with buckets.
 
     Attributes:
-        sizes: the sizes of each symbol (free dimension), in ascending order.
-        split: symbols along which a call that is too large is divided into parts.
+        sizes: the sizes of each free dimension, in ascending order.
+        split: dimensions along which a call that is too large is divided into parts.
         pad: padding value by input. `pad_all` is the value for all other inputs.
         cut: for each output one relation per dimension; ``None`` for a dimension that is not cut.
-        chunk: the symbol that is processed in overlapping windows, and over how many steps an input influences
+        chunk: the dimension that is processed in overlapping windows, and over how many steps an input influences
             outputs (``None``: measure it).
         only: combinations of sizes that become variants; ``None`` for all.
         decided: whether the session chose the padding, because the application did not specify it.
@@ -325,7 +325,7 @@ def _no_size(name: str, given: object) -> OptionError:
 
 
 def _split(split: Any, sizes: Mapping[str, tuple[int, ...]], chunk: Mapping[str, Any]) -> frozenset[str]:
-    """Return the symbols to split; by default all symbols whose name contains "batch".
+    """Return the dimensions to split; by default all dimensions whose name contains "batch".
 
     Splitting along any other dimension can change the results without an error, so no other default is safe.
     """

@@ -25,8 +25,8 @@ from qnnbridge_protocol.tensors import Typed
 
 
 def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
-    """Return the size of each symbol (named free dimension) in the fed inputs. Raise `InvalidArgument` if inputs
-    have different sizes for one symbol.
+    """Return the size of each free dimension in the fed inputs. Raise `InvalidArgument` if inputs have different
+    sizes for one dimension.
 
     ONNX Runtime does not check whether dimensions with the same name have the same size. With buckets they are
     padded to the same size, so their sizes must be equal. Optional inputs that are not fed are ignored.
@@ -50,7 +50,7 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                     fix="Give inputs of equal sizes. If the sizes may differ, rename a dimension in the model.",
                     details={"symbol": symbol},
                 )
-    # For a symbol that no fed input contains, use the smallest bucket, which needs the least computation.
+    # For a dimension that no fed input contains, use the smallest bucket, which needs the least computation.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
@@ -74,8 +74,8 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
 
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
-    """Return the indices of the symbols whose size exceeds the largest bucket. A symbol with a single permitted
-    size is included if its size differs."""
+    """Return the indices of the free dimensions whose size exceeds the largest bucket, or differs from the only
+    permitted size."""
     return tuple(
         number
         for number, size in enumerate(sizes)
@@ -234,11 +234,11 @@ def _unexpected(name: str, shape: Sequence[int], because: str) -> ModelError:
 
 
 def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) -> Iterator[dict[str, Any]]:
-    """Divide a call along one symbol and yield the feeds of each part.
+    """Divide a call along one free dimension and yield the feeds of each part.
 
     Args:
-        number: index of the symbol along which the feeds are divided.
-        size: size of that symbol in the feeds.
+        number: index of the dimension along which the feeds are divided.
+        size: size of that dimension in the feeds.
     """
     largest = plan.buckets[number][-1]
     for start in range(0, size, largest):
@@ -249,7 +249,7 @@ def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) ->
 
 
 def axes_of(plan: BucketPlan, feeds: Mapping[str, Any], number: int) -> Iterator[tuple[str, int]]:
-    """Yield input and axis of each occurrence of this symbol in the fed inputs."""
+    """Yield input and axis of each occurrence of this free dimension in the fed inputs."""
     for name, padded in plan.inputs.items():
         if feeds.get(name) is not None:
             yield from ((name, axis) for axis, symbol in padded.axes.items() if symbol == number)
@@ -300,7 +300,7 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
 # influences an output (`Context`). The remaining outputs are joined and equal the outputs of a run on the whole
 # input.
 
-# Axis of an output whose size depends on the symbol: the relation between both sizes, and the index of the axis.
+# Axis of an output whose size depends on a free dimension: the relation between both sizes, and the axis's index.
 End = tuple[Relation, int]
 
 
@@ -356,7 +356,7 @@ def window_length(buckets: Sequence[int], size: int, context: Context) -> int | 
 def window_feeds(
     plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Chunk], length: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the feeds of each window. `number` is the index of the symbol."""
+    """Yield the feeds of each window. `number` is the index of the chunked dimension."""
     for window in cuts:
         part = dict(feeds)
         for name, axis in axes_of(plan, feeds, number):
@@ -382,7 +382,8 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """Settings for calls in windows, measured when the session is created. number: index of the chunked symbol."""
+    """Settings for calls in windows, measured when the session is created. number: index of the chunked
+    dimension."""
 
     number: int
     context: Context
@@ -400,8 +401,8 @@ def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[N
 
 
 def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """Return the outputs as the session reports them: an undeclared dimension gets the name of the symbol that
-    always has the same size."""
+    """Return the outputs as the session reports them: an undeclared dimension gets the name of the input dimension
+    that always has the same size."""
     shown = []
     for node in outputs:
         relations = shapes.found.get(node.name)

@@ -387,7 +387,7 @@ class FreeModel:
         return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
 
     def windows(self, shapes: OutputShapes, given: int | None, deadline: float | None) -> Windowing:
-        """Return the windows along the chunked symbol. Measure the model's context, or check the `given`
+        """Return the windows along the chunked dimension. Measure the model's context, or check the `given`
         context. Raise `OptionError` if the model cannot run in windows."""
         plan = self.variants.plan
         number = plan.chunk
@@ -447,8 +447,7 @@ class FreeModel:
         return self.highest
 
     def mixed_rows(self, deadline: float | None) -> frozenset[str]:
-        """Return the split symbols whose rows depend on each other, so that calls must not be divided along
-        them."""
+        """Return the split dimensions whose rows depend on each other: calls must not be divided along them."""
         plan = self.variants.plan
         return frozenset(plan.symbols[number] for number in plan.split if self._mixes(plan, number, deadline))
 
@@ -483,7 +482,7 @@ class FreeModel:
         if not changes:
             return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
         reasons = [f"In a trial {mixed_text(mixed)}.", changes] if mixed else [changes]
-        # Windows are only possible along one symbol.
+        # Windows are only possible along one dimension.
         for name in padded if len(padded) == 1 else ():
             chunked = dataclasses.replace(arguments, chunk={name: None})
             try:
@@ -646,7 +645,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
 
 
 def _padded(plan: BucketPlan) -> dict[str, set[int]]:
-    """Return the padded inputs with the indices of the symbols along which each input is padded."""
+    """Return the padded inputs with the indices of the dimensions along which each input is padded."""
     along = {name: {*one.axes.values()} - plan.unpadded for name, one in plan.inputs.items()}
     return {name: numbers for name, numbers in along.items() if numbers}
 
@@ -657,14 +656,14 @@ def _padded_or_cut(plan: BucketPlan) -> list[str]:
 
 
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
-    """Return the inputs that contain the length of other inputs, with the index of the symbol whose size is that
+    """Return the inputs that contain the length of other inputs, with the index of the dimension that has this
     length."""
     padded, found = _padded(plan), {}
     for name, value in feeds.items():
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
-            # If several symbols are possible, treat the input like any other integer input.
+            # If several dimensions are possible, treat the input like any other integer input.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found

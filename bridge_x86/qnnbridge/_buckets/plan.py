@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketAxis:
-    """One axis of one input. `symbol` is the axis's name in the model, or ``None``."""
+    """One free axis of one input. `symbol` is its name in the model, or ``None``."""
 
     input: str
     axis: int
@@ -39,8 +39,8 @@ class BucketAxis:
 
     @property
     def option(self) -> str:
-        """Name for ``--dim`` and ``buckets``: the symbol if it is unique. Paddle's exporter uses the name "?"
-        for all axes of unknown size."""
+        """Name for ``--dim`` and ``buckets``: the name in the model if it is unique. Paddle's exporter uses the
+        name "?" for all axes of unknown size."""
         return self.place if self.symbol in (None, "", "?") else self.symbol
 
     def __str__(self) -> str:
@@ -96,18 +96,18 @@ _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep
 # Padding value that repeats the last row.
 EDGE: Final = "edge"
 
-# Sizes of a call or a variant: one for each symbol, in the order of `BucketPlan.symbols`.
+# Sizes of a call or a variant: one for each free dimension, in the order of `BucketPlan.symbols`.
 Sizes = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddedInput:
-    """An input that has symbols (named free dimensions).
+    """An input that has free dimensions.
 
     Attributes:
-        axes: index of the symbol by axis.
-        value: padding value in the input's element type; ``None``: repeat the last row, for an input whose symbols
-            are all split or chunked.
+        axes: for each free axis, the index of its dimension in `BucketPlan.symbols`.
+        value: padding value in the input's element type; ``None``: repeat the last row, for an input whose free
+            dimensions are all split or chunked.
         edge: whether to repeat the last row in all axes.
     """
 
@@ -119,15 +119,16 @@ class PaddedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Symbols, their buckets, and how inputs are padded. `split`, `chunk` and `fixed` contain indices in `symbols`.
+    """Free dimensions (`symbols`: their names), their buckets, and how inputs are padded. `split`, `chunk` and
+    `fixed` contain indices in `symbols`.
 
     Attributes:
-        buckets: sizes of each symbol, in ascending order.
-        split: symbols along which a call that is too large is divided into parts.
-        inputs: inputs that have a symbol, by name.
-        chunk: symbol that is processed in overlapping windows.
+        buckets: sizes of each free dimension, in ascending order.
+        split: dimensions along which a call that is too large is divided into parts.
+        inputs: inputs that have a free dimension, by name.
+        chunk: dimension that is processed in overlapping windows.
         only: combinations that become variants; ``None`` for all.
-        fixed: symbols with a single size and no padding. A call with any other size is refused.
+        fixed: dimensions with a single size and no padding. A call with any other size is refused.
     """
 
     symbols: tuple[str, ...]
@@ -140,7 +141,7 @@ class BucketPlan:
 
     @property
     def unpadded(self) -> frozenset[int]:
-        """Indices of the symbols that need no padding value."""
+        """Indices of the dimensions that need no padding value."""
         return self.split | self.fixed
 
     def variants(self) -> Iterator[Sizes]:
@@ -208,7 +209,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         if len(sizes) == 1 and number not in split and name not in padded and name not in arguments.chunk
     )
     whole_rows = split | fixed | {symbols.index(name) for name in arguments.chunk}
-    # A symbol that is not the first axis in every input is not a batch.
+    # A dimension that is not the first axis in every input is not a batch.
     batches = {dim.symbol for dim in free} - {dim.symbol for dim in free if dim.axis}
     inputs = {}
     for name, rule in rules.items():
@@ -325,8 +326,8 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
     """Return the padding value as an array without dimensions.
 
     Args:
-        needed: symbols that need a padding value.
-        batches: symbols that may be a batch.
+        needed: dimensions that need a padding value.
+        batches: dimensions that may be a batch.
 
     Raises:
         OptionError: the value is missing or does not fit the input's type.

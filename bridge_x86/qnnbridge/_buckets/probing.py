@@ -188,10 +188,10 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for several sizes of one symbol, with all other sizes as in the smallest variant.
+    """Shapes of the outputs for several sizes of one dimension, with all other sizes as in the smallest variant.
 
     Args:
-        number: index of the symbol.
+        number: index of the dimension.
         first: shapes of the outputs in the smallest variant.
     """
 
@@ -234,7 +234,7 @@ class _Observations:
         return sum(self.observe(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
 
     def dimensions(self, name: str, axis: int) -> dict[int, int]:
-        """Return the sizes of one dimension of an output, by size of the symbol."""
+        """Return the sizes of one dimension of an output, by size of the free dimension."""
         dims = {size: (shapes.get(name) or ())[axis : axis + 1] for size, shapes in self._shapes.items()}
         return {size: dim[0] for size, dim in dims.items() if dim}
 
@@ -285,8 +285,8 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
 
 
 def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, int], Relation | str]:
-    """Return the relation of each dimension that depends on the symbol. If no relation fits, return the symbol's
-    name instead."""
+    """Return the relation of each output dimension to the free dimension. If no relation fits, return the free
+    dimension's name instead."""
     fits: dict[tuple[str, int], Relation | str] = {}
     for name, axes in findings.open.items():
         if name in findings.uncut:

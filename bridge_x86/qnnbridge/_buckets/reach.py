@@ -34,7 +34,7 @@ from qnnbridge_protocol.errors import OptionError
 # Function that runs the model with free sizes on the CPU. Returns the outputs; ``None`` if the model refuses these
 # inputs.
 RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
-# Function that returns feeds of the right types and shapes for a size of the symbol.
+# Function that returns feeds of the right types and shapes for a size of the free dimension.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
 # Length of the longest input. If a change affects outputs up to its ends, the context counts as unlimited.
@@ -53,8 +53,8 @@ SHARP: Final = 3e-6
 
 
 def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[End]:
-    """Return the relation of each output to the symbol. Raise `OptionError` or `InvalidArgument` if an output
-    cannot be joined from windows."""
+    """Return the axis of each output that depends on the dimension. Raise `OptionError` or `InvalidArgument` if an
+    output cannot be joined from windows."""
     ends = []
     for name, axis in zip(names, joints(plan, shapes, names, number), strict=True):
         relation = shapes.found[name][axis]
@@ -108,10 +108,10 @@ def measure(
     operators: Collection[str] = (),
     longest: int = LONGEST_PROBE,
 ) -> Context:
-    """Measure the context of the model along a symbol.
+    """Measure the context of the model along a dimension.
 
     Args:
-        number: index of the symbol.
+        number: index of the dimension.
         highest: the largest valid integer of each integer input.
         operators: operators of the model, as far as they are known. longest: largest size to try.
 

@@ -22,7 +22,7 @@ def mixes(
     """Return whether two rows give different results together than each row alone.
 
     Args:
-        number: index of the symbol (named free dimension) whose rows are compared.
+        number: index of the dimension whose rows are compared.
         feeds: inputs of two rows.
         run: function that runs the model with free sizes on the CPU.
     """
@@ -38,7 +38,7 @@ def mixes(
 
 
 def mixed_text(symbols: frozenset[str]) -> str:
-    """Return a clause for messages: rows of these symbols depend on each other."""
+    """Return a clause for messages: rows of these dimensions depend on each other."""
     return f"two rows of {' and '.join(map(repr, sorted(symbols)))} give different results together than alone"
 
 

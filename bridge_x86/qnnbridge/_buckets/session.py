@@ -285,7 +285,8 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Inputs have different sizes for one symbol. On the CPU, ONNX Runtime decides whether this is an error.
+            # Inputs have different sizes for one dimension. On the CPU, ONNX Runtime decides whether this is an
+            # error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -308,7 +309,7 @@ class BucketedRunner:
     def _answer_windows(
         self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windowing: Windowing
     ) -> list[Any]:
-        """Run a call in overlapping windows along the chunked symbol. Pad the other symbols as in any call."""
+        """Run a call in overlapping windows along the chunked dimension. Pad the other dimensions."""
         number, context = windowing.number, windowing.context
         size = true[number]
         # If no bucket is short enough, use one window of the exact size, so that nothing is padded.
@@ -333,8 +334,7 @@ class BucketedRunner:
         if fitting is None:
             raise refuse_pair(plan, true)
         variant = (*fitting[:number], true[number], *fitting[number + 1 :])
-        # Do not pad short inputs along this symbol, because padding would change the results. A variant is compiled
-        # once for each such length.
+        # Do not pad short inputs along this dimension: padding would change the results. Add a variant.
         self._variants.add(variant)
         return self._answer_padded(call, feeds, true, variant)
 
@@ -347,7 +347,7 @@ class BucketedRunner:
             number = large[0]
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
-            # Call `_answer` recursively, because the parts may still be too large along another symbol.
+            # Call `_answer` recursively, because the parts may still be too large along another dimension.
             part_of = dataclasses.replace(call, is_part=True)
             results = [self._answer(part_of, part) for part in parts(plan, feeds, number, true[number])]
             joined_results = joined(results, axes)
