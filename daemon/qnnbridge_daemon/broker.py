@@ -145,7 +145,7 @@ class Broker:
             return 0.0 if self._clients else time.monotonic() - self._last_busy
 
     def introduction(self) -> Hello:
-        """Return the HELLO for a client: this process, with the versions of the running NPU host."""
+        """Return the HELLO for a client. It describes this process and the versions of the running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
         # Clients need the machine type of the NPU host. Until a host has reported it, use the daemon's own type.
@@ -183,7 +183,7 @@ class Broker:
             _log.info("qnnbridge %s requests the end of the daemon: %s", client.qnnbridge, feature)
 
     def status(self) -> dict[str, Any]:
-        """Return the document of `daemon.status`; see docs/dev/protocol.md."""
+        """Return the answer to `daemon.status`; see docs/dev/protocol.md."""
         clients = [client.status() for client in self.clients]
         shared_bytes = sum(client["shared_bytes"] for client in clients)
         share = self.fair_share

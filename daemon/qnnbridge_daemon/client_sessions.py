@@ -136,7 +136,7 @@ class BoundSession:
         self._session = weakref.ref(session)
 
     def run_bound(self, call: BoundCall, stop: StopHandle, _enter: Callable[[str], None]) -> list[Any] | None:
-        """Run a plan, see `EngineSession.run_bound`."""
+        """Run the call of a fast-path plan; see `EngineSession.run_bound`."""
         # Use a weak reference, so that the plan of a closed session raises `Closed` and does not keep a model
         # loaded.
         session = self._session()
@@ -363,7 +363,7 @@ class ClientObjects:
         self._client.account.drop_kv(memory)
 
     def _keep(self, number: int, made: HostObject, memory: int, cancellation: Cancellation) -> None:
-        """Record a new object that needs this much memory. Raise `Busy` or `Cancelled`."""
+        """Record a new object that needs `memory` bytes. Raise `Busy` or `Cancelled`."""
         self._forget_memory_before(made.generation)
         try:
             self._client.account.hold_kv(memory)
@@ -502,7 +502,7 @@ class GoneSlabs:
 
 
 class ClientSlabs(Slabs):
-    """All slabs of one client, within its limit."""
+    """All slabs (blocks of shared memory) of one client, within its limit."""
 
     def __init__(self, account: Account, host: Host, gone: GoneSlabs) -> None:
         super().__init__()

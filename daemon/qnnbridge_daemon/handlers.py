@@ -75,7 +75,7 @@ class BrokerHandlers:
         """Do nothing, because the NPU host loads all libraries."""
 
     def lane_of(self, request: Request) -> str | None:
-        """Return None: the fair share orders the calls, and then the NPU host's own lanes."""
+        """Return None, because the fair share orders the calls, and then the NPU host's own lanes."""
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:

@@ -345,7 +345,7 @@ class Options:
     take_over_s: float = 0.0
 
     def settings_of(self, discovery: Discovery) -> BrokerSettings:
-        """Return the settings with the daemon's data for the broker's status."""
+        """Return the broker's settings, including the daemon's data that `status` reports."""
         return dataclasses.replace(
             self.settings,
             endpoint=discovery.endpoint,

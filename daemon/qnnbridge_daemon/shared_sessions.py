@@ -135,7 +135,7 @@ class SharedModel:
 
     @contextlib.contextmanager
     def awaited(self, cancellation: Cancellation) -> Iterator[None]:
-        """Register a client that waits for the creation."""
+        """Count this client as waiting for the creation while the block runs."""
 
         def give_up() -> None:
             with self._lock:
@@ -209,7 +209,7 @@ class SharedModel:
 
 
 class SharedSessions:
-    """Sessions by model and options, with their users."""
+    """Table of the sessions by model and options. It counts the users of each session."""
 
     def __init__(self, keep_unused_s: float, keep_unused: int) -> None:
         self._lock = threading.Lock()

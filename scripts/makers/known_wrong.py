@@ -49,7 +49,7 @@ def merged(before: Sequence[MeasuredFacts], more: Sequence[MeasuredFacts]) -> li
 
 
 def page_rows() -> list[str]:
-    """Return the lines of the table of rows."""
+    """Return the lines of the table of known-wrong rows."""
     head = [
         "| row | operator | models | QNN computes it wrong when | wrong | worst | remedy |",
         "|---|---|---|---|---|---|---|",

@@ -113,7 +113,8 @@ HTP_API_MAJOR = 5
 
 
 def interface_of(path: Path) -> tuple[str, str] | None:
-    """Return core API and backend API of an HTP backend library; ``None`` if they are not unique in the file."""
+    """Return the versions of core API and backend API of an HTP library; ``None`` if they are not unique in the
+    file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = {struct.unpack_from("<6I", data, match.start()) for match in _INTERFACE.finditer(data)}
     versions = [numbers for numbers in found if numbers[3] == HTP_API_MAJOR]

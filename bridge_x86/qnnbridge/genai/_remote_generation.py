@@ -169,7 +169,7 @@ class RemoteGeneration:
         self._texts: collections.deque[str] = collections.deque()
         self._tokenizer: Remade | None = None
         self._answer_start = 0
-        # Statistics of earlier native generators of this generation.
+        # Statistics of the native generators that this generation used before the current one.
         self._earlier = GenerationStats()
         self.remade = self._new_object()
 

@@ -192,7 +192,7 @@ LAST_COMPARISON_S = 10.0
 
 @dataclasses.dataclass(slots=True)
 class ModelRecord:
-    """Record of the sessions of one model.
+    """Entry of the report for one model and all its sessions.
 
     Args:
         seconds: total time that the program waited for runs.

@@ -304,7 +304,7 @@ class Session(bridge.InferenceSession):
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Return the nodes of each provider, as recorded by the host's ONNX Runtime."""
         if not _records_assignment(self._ort_options):
-            # The host always records the assignment, so raise the error that ONNX Runtime would raise.
+            # Raise ONNX Runtime's error, although the host always records the assignment.
             raise Fail(
                 f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
                 'set to "1" to retrieve EP graph assignment information.'

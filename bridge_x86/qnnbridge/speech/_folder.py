@@ -361,7 +361,7 @@ class WhisperSessions:
 
 
 def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: SessionChoices) -> WhisperSessions:
-    """Open the sessions.
+    """Open the sessions of the encoder and the decoders.
 
     Raises:
         GenerationUnsupported, GenerationFolderInvalid: the model is not a supported Whisper model.
