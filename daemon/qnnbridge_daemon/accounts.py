@@ -238,7 +238,7 @@ class Account:
                 "bytes",
                 self.limits.bytes,
                 f"its open calls and its shared memory would need {size} bytes more than the limit allows",
-                "Wait for answers before sending more, or send less at a time",
+                "Wait for answers before sending more calls, or send smaller tensors",
             )
 
     def give_back(self, size: int, *, shared: bool = False) -> None:

@@ -160,7 +160,7 @@ class FairShare:
                     "queued",
                     self._max_queued,
                     f"{self._max_queued} of its calls wait for their turn",
-                    "Wait for answers before sending more",
+                    "Wait for answers before sending more calls",
                 )
             waiter = _Waiter()
             if self.closed:

@@ -78,7 +78,7 @@ def differences(stated: TableEntry, found: TableEntry, where: str = "") -> Itera
             for wheels, (one, other) in enumerate(zip(left, right, strict=True)):
                 yield from differences(one, other, f"{place}[{wheels}].")
         else:
-            yield f"{place}: the table says {json.dumps(left)}, the wheel {json.dumps(right)}"
+            yield f"{place}: the table has {json.dumps(left)}, the wheel {json.dumps(right)}"
 
 
 def _are_maps(values: list[Any]) -> bool:
@@ -155,7 +155,7 @@ def run(
         list[str] | None, typer.Argument(metavar="[VERSION]...", help="With --verify: only these versions.")
     ] = None,
     check: Annotated[bool, typer.Option("--verify", help="Print the differences and write nothing.")] = False,
-    table: Annotated[Path | None, typer.Option(help="Another data file than the package's.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Data file; default: that of the package.")] = None,
     platform: Annotated[list[str] | None, typer.Option(help="With --verify: only this platform.")] = None,
     python: Annotated[list[str] | None, typer.Option(help="With --verify: only this Python, such as 3.13.")] = None,
 ) -> None:
@@ -181,7 +181,7 @@ def run(
 def _selected(versions: list[str], platforms: list[str], pythons: list[str]) -> list[Wanted]:
     unknown = sorted(set(platforms) - set(wheels.FAMILIES))
     if unknown:
-        raise OptionError(f"There is no platform {unknown[0]!r}.", fix=f"One of: {', '.join(wheels.FAMILIES)}.")
+        raise OptionError(f"There is no platform {unknown[0]!r}.", fix=f"Use one of: {', '.join(wheels.FAMILIES)}.")
     listed = list_index(platforms or wheels.FAMILIES, pythons or wheels.PYTHONS)
     keys = {version_key(version) for version in versions}
     wanted = [one for one in listed if not keys or version_key(one[0]) in keys]

@@ -193,7 +193,7 @@ def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], tru
     if relations is None:
         raise ModelError(
             f"The output {name!r} cannot be cut back to the size of the inputs.",
-            cause=shapes.uncut.get(name, "It is not a tensor."),
+            cause=shapes.uncut.get(name, "The output is not a tensor."),
             fix="Request other outputs, or feed inputs that fill a bucket, so that nothing is padded.",
         )
     if value is None:
@@ -451,4 +451,4 @@ def _with(fixed: Mapping[str, int], shape: tuple[int | str | None, ...] | None) 
 
 def _example(plan: BucketPlan) -> str:
     named = ", ".join(f"{name!r}: {size}" for name, size in plan.named(plan.smallest()).items())
-    return f"Give sizes for each: [{{{named}}}]."
+    return f"Give one map for each variant: [{{{named}}}]."

@@ -83,7 +83,7 @@ class PaddingDifference:
     def __str__(self) -> str:
         case = f"{self.output!r}, {sizes_text(self.sizes)} padded to {sizes_text(self.bucket)}"
         if self.ok:
-            return f"{case}: the same" + (f" (difference {self.difference:.2g})" if self.difference else "")
+            return f"{case}: unchanged" + (f" (difference {self.difference:.2g})" if self.difference else "")
         return f"{case}: {self.where}"
 
 

@@ -178,7 +178,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
     if model.model.compiled:
         raise CompiledModelRefused(
             f"{label} is a compiled model and cannot have buckets.",
-            cause="Its sizes were fixed when it was compiled.",
+            cause="The sizes were fixed when the model was compiled.",
             fix="Give the original model; the cache stores the compiled model of each bucket.",
         )
     if nameless := [node.name for node in model.inputs if node.shape is None and "tensor" in node.type]:

@@ -254,7 +254,7 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     for name in sorted(findings.undeclared | wrong):
         shape = first.get(name)
         if shape is None:
-            findings.uncut[name] = "It is not a tensor."
+            findings.uncut[name] = "The output is not a tensor."
         else:
             findings.relations[name] = [None] * len(shape)
             findings.open[name] = list(range(len(shape)))
@@ -277,9 +277,9 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     for (name, axis), relations in dependent.items():
         texts = " and ".join(map(str, relations))
         if len(relations) > 1:
-            findings.uncut[name] = f"Its axis {axis} depends on more than one size ({texts})."
+            findings.uncut[name] = f"Axis {axis} depends on more than one size ({texts})."
         elif isinstance(relations[0], str):
-            findings.uncut[name] = f"Its axis {axis} depends on {relations[0]}, but not as (a * size + b) // c."
+            findings.uncut[name] = f"Axis {axis} depends on {relations[0]}, but not as (a * size + b) // c."
         else:
             findings.relations[name][axis] = relations[0]
 

@@ -218,7 +218,7 @@ class Model(Shown):
     def create_streaming_processor(self) -> Any:
         raise GenerationUnsupported(
             "Streaming speech recognition is not available through the bridge.",
-            cause="onnxruntime-genai supports it for models that transcribe while someone speaks (Nemotron).",
+            cause="onnxruntime-genai has streaming for models that transcribe while someone speaks (Nemotron).",
             fix="Use qnnbridge.speech, or a model that transcribes whole recordings.",
         )
 

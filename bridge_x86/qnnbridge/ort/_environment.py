@@ -219,7 +219,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
         raise OptionError(
             "set_global_thread_pool_sizes was called after a session had been created.",
             cause="ONNX Runtime creates its thread pools before its first session.",
-            fix="Call it before the first session.",
+            fix="Call the function before the first session.",
         )
     # ONNX Runtime creates the thread pools when a host starts, so other pools need a new host process.
     if not host.restart_with(GLOBAL_THREADS_VARIABLE, f"{intra_op_num_threads},{inter_op_num_threads}"):

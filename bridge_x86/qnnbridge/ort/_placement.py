@@ -79,7 +79,7 @@ def policy() -> Policy:
     """Return the user's policy from the environment. Raises `OptionError` for an invalid value."""
     value = os.environ.get(POLICY_VARIABLE, "") or "as-requested"
     if value not in POLICIES:
-        raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
+        raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"Use one of: {', '.join(POLICIES)}.")
     return value  # type: ignore[return-value]
 
 

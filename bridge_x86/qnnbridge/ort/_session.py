@@ -363,7 +363,7 @@ class Session(bridge.InferenceSession):
             raise OptionError(
                 "set_tuning_results cannot be used through qnnbridge.",
                 cause="Neither QNN nor the CPU provider is tunable.",
-                fix="Leave it out.",
+                fix="Remove the call.",
             )
 
     # Allow subclasses to implement pickling, as ONNX Runtime's documentation shows.

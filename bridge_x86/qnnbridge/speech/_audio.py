@@ -279,7 +279,7 @@ class AudioReader:
                 raise OptionError(
                     f"{self._name} has no samples.",
                     cause="The file is empty or contains only a header.",
-                    fix="Record or copy it again.",
+                    fix="Record or copy the audio again.",
                 )
         except BaseException:
             self.close()
@@ -331,7 +331,7 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
                 f"There is no audio file {path}.", **why_missing(path, "Pass the path of a recording.")
             )
         if os.path.getsize(path) == 0:
-            raise OptionError(f"{path} is empty.", fix="Record or copy it again.")
+            raise OptionError(f"{path} is empty.", fix="Record or copy the audio again.")
         given: Any = path
         name = path
     elif hasattr(audio, "read"):

@@ -472,7 +472,7 @@ def _check_growing(names: CacheNames, inputs: Sequence[Sequence[Node]], outputs:
         raise GenerationUnsupported(
             "The decoder has no cache inputs with known names.",
             evidence=tuple(node.name for node in inputs[-1])[:8],
-            fix="Export it with optimum or onnxruntime-genai.",
+            fix="Export the model with optimum or onnxruntime-genai.",
         )
     own = [name for pair in names.growing for name in pair]
     for nodes in inputs:
