@@ -265,4 +265,4 @@ def test_a_table_that_disagrees_with_a_wheel_is_reported(tmp_path: Path, monkeyp
     assert "library_sets[1].stubs: the table has [68, 73], the wheel [73]" in told
     assert 'wheels[0].sha256: the table has "000' in told
     assert "is not in the table" in told
-    assert "is in the table and not on the index" in told
+    assert "is in the table, but not on the index" in told
