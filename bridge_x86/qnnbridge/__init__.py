@@ -2,9 +2,9 @@
 
 >>> import qnnbridge >>> session = qnnbridge.InferenceSession("model.onnx") >>> session.run(None, {"x": x})
 
-The API is the same as in ``onnxruntime``, which the application does not need. Each attribute is imported when it
-is first used, so that the import of the package takes almost no time. PYTEST_DONT_REWRITE, see
-`qnnbridge_protocol`.
+The API is that of ``onnxruntime``, which need not be installed in the application. Each attribute is imported when
+it is first used, so importing the package takes almost no time. `qnnbridge_protocol` explains the marker
+PYTEST_DONT_REWRITE.
 """
 
 from __future__ import annotations

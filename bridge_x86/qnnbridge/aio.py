@@ -46,7 +46,7 @@ class InferenceSession:
                     _settle(made, error=error)
                 else:
                     if not _settle(made, session):
-                        session.close()  # the caller has given up
+                        session.close()  # the waiting task was cancelled
 
             _creations.submit(make)
             self._session = await asyncio.wrap_future(made)
@@ -123,13 +123,13 @@ class InferenceSession:
         if self._session is None:
             raise Closed(
                 "The session is not open.",
-                fix="await it, or use it as `async with InferenceSession(...) as session`.",
+                fix="Use `await session`, or `async with InferenceSession(...) as session`.",
             )
         return self._session
 
 
 def _settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> bool:
-    """Set the result. Return ``False`` if the caller has given up."""
+    """Set the result or the error of a future. Return ``False`` if the future was cancelled."""
     if not future.set_running_or_notify_cancel():
         return False
     if error is not None:

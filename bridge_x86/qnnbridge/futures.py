@@ -40,7 +40,7 @@ class _FutureOfRun(Future[list[Any]]):
         super().__init__()
         self.over = False
         self.changes: Changes[bool] = Changes()
-        self.add_done_callback(_tell)
+        self.add_done_callback(_notify_waiters)
 
     def result(self, timeout: float | None = None) -> list[Any]:
         self.changes.wait_for(lambda: self.over, timeout)
@@ -51,8 +51,8 @@ class _FutureOfRun(Future[list[Any]]):
         return super().exception(timeout=0)
 
 
-def _tell(future: Future[list[Any]]) -> None:
-    # A function and not a method, because otherwise the future would refer to itself.
+def _notify_waiters(future: Future[list[Any]]) -> None:
+    # Not a method, because a future that refers to its own method would be a reference cycle.
     assert isinstance(future, _FutureOfRun)
     future.over = True
     future.changes.notify()
@@ -69,8 +69,8 @@ class StartedRun:
     _options: RunOptions
 
     def stop(self) -> None:
-        """Cancel the run: if it is waiting, it does not start; if it is running, the host stops it. Return
-        without waiting for that."""
+        """Cancel the run: if it is waiting, it does not start; if it is running, the host stops it. Return without
+        waiting until the run has stopped."""
         if not self.future.cancel():
             self._options.terminate = True
 
@@ -117,8 +117,8 @@ def start(
 
 
 def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
-    """Return separate options that stop only this run. Setting `terminate` of the given options also stops the
-    run."""
+    """Return a copy of the options, whose `terminate` stops only this run. `terminate` of the given options also
+    stops the run."""
     if given is None:
         return RunOptions()
     shared = coerce_run_options(given)

@@ -90,7 +90,6 @@ class SessionWatch:
 
     def add(self, session: InferenceSession | RemoteRunner, runner: RemoteRunner) -> None:
         """Add a new session. With ``numbers`` its first calls are compared before they return."""
-        # Do not check a session that was requested for the CPU.
         if runner.recipe.without_qnn:
             return
         self.sessions.append(session)
@@ -169,7 +168,7 @@ def _placement_problem(runner: Runner, allow: Collection[str]) -> str:
     if away <= allowed and placement.qnn_nodes:
         return ""
     nodes = away + placement.qnn_nodes
-    text = f"{recipe.label}: {away} of {nodes} nodes left the NPU: {placement.cpu_names_text()}."
+    text = f"{recipe.label}: {away} of {nodes} nodes do not run on the NPU: {placement.cpu_names_text()}."
     text += f" Cause: {placement.cause.rstrip('.')}." if placement.cause else ""
     command = recipe.command("analyze")
     return text + (f" Fix: `{command}` shows the reason for each node." if command else "")
@@ -182,4 +181,4 @@ def _numbers_problem(runner: Runner, report: NumbersReport) -> str:
     if report.state == "differs":
         return numbers_differ(recipe, report).shown()
     why = report.reason or report.worst
-    return f"{recipe.label}: numbers {report.verdict}, not shown to agree with the CPU's: {why}."
+    return f"{recipe.label}: the results were not shown to agree with the CPU's ({report.verdict}): {why}."

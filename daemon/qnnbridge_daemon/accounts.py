@@ -1,6 +1,6 @@
 """Statistics and limits of each client, and all settings. A request beyond a limit is answered with `Busy`.
 
-Thread-safe; one lock per meter and per account, held for a microsecond.
+Thread-safe: each meter and each account has a lock, which is held for a microsecond.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Meter:
             self.calls += 1
             self.errors += failed
             self.bytes += size
-            self._turn()
+            self._forget_old()
             self._seconds[self._newest % len(self._seconds)] += 1
 
     def refused(self) -> None:
@@ -96,7 +96,7 @@ class Meter:
     def calls_per_s(self) -> float:
         """Calls per second over the last ten seconds, or since the first call."""
         with self._lock:
-            self._turn()
+            self._forget_old()
             # Divide by at least a second; otherwise the first call of a program would count as thousands per
             # second.
             age_s = min(float(RATE_WINDOW_S), max(1.0, self._clock() - self._since))
@@ -115,8 +115,8 @@ class Meter:
             latency = self._latency
             return {"sum": latency.sum_s, "count": latency.count, "buckets": latency.buckets()}
 
-    def _turn(self) -> None:
-        """Reset the counts of seconds that are too old. The ten seconds before the current one are kept."""
+    def _forget_old(self) -> None:
+        """Reset the counts of seconds before the last ten complete seconds."""
         now = int(self._clock())
         for second in range(max(self._newest + 1, now - RATE_WINDOW_S), now + 1):
             self._seconds[second % len(self._seconds)] = 0
@@ -206,7 +206,7 @@ class Account:
     def open_session(self) -> None:
         """Count a new session. Raise `Busy` if the client has reached its limit."""
         with self._lock:
-            # The check and the change are one step under the lock; the error is created without it.
+            # Check and change the count in one step under the lock, but create the error without the lock.
             full = self.sessions >= self.limits.sessions
             self.sessions += not full
         if full:
@@ -226,7 +226,7 @@ class Account:
         """Count memory of a call, or shared memory. Raise `Busy` if this exceeds the limit."""
         self.settle()
         with self._lock:
-            # Both types of memory count for one limit. A call without tensors is never refused.
+            # Memory of calls and shared memory count for the same limit. A call without tensors is never refused.
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             if not full and shared:
                 self.shared_bytes += size
@@ -238,7 +238,7 @@ class Account:
                 "bytes",
                 self.limits.bytes,
                 f"its open calls and its shared memory would need {size} bytes more than the limit allows",
-                "Wait for answers before sending more, or send less at a time",
+                "Wait for answers before sending more calls, or send smaller tensors",
             )
 
     def give_back(self, size: int, *, shared: bool = False) -> None:

@@ -49,12 +49,11 @@ DRAIN_S = 10.0
 # Maximum of any timeout that a client requests.
 LONGEST_DRAIN_S = 3600.0
 
-# After the calls, seconds that `stop` waits until the answers are written: a client that does not read cannot delay
-# the end longer.
+# Seconds that `stop` waits, after the last call, until the answers are written. A client that does not read its
+# answers cannot delay the end longer.
 ANSWERS_S = 2.0
 
-# Interval at which clients that have all their answers are disconnected. Calls that arrive in the meantime are not
-# answered.
+# Interval at which `stop` disconnects clients that have all their answers. Later calls are not answered.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
@@ -88,12 +87,13 @@ class Broker:
         self._lock = threading.Condition()
         self._clients: dict[int, Client] = {}
         self._last_busy = time.monotonic()
-        # Set permanently: the daemon ends as soon as the requesting client has received its answer.
-        self._makes_way = False
+        # Whether a client of another version requested the end of the daemon. The daemon then ends as soon as this
+        # client has received its answer.
+        self._ends_for_client = False
         self._stopped = threading.Event()
-        self._something_left = threading.Event()
+        self._disconnected = threading.Event()
         self._tidier = threading.Thread(target=self._tidy, name="qnnbridge tidy", daemon=True)
-        # The only thread of the broker itself; each client has its own.
+        # This is the broker's only own thread. Each client has a further thread, which calls `serve`.
         self._tidier.start()
 
     # --- clients ---
@@ -110,8 +110,8 @@ class Broker:
                 del self._clients[client.number]
                 self._last_busy = time.monotonic()
                 self._lock.notify_all()
-            self._something_left.set()
-            if self._makes_way:  # the requesting client has received its answer
+            self._disconnected.set()
+            if self._ends_for_client:  # the client that requested the end has received its answer
                 self.request_stop(None)
 
     def _admit(self, ends: ClientEnds) -> Client | None:
@@ -145,13 +145,14 @@ class Broker:
             return 0.0 if self._clients else time.monotonic() - self._last_busy
 
     def introduction(self) -> Hello:
-        """Return the HELLO for a client: this process, with the versions of the running NPU host."""
+        """Return the HELLO for a client. It describes this process and the versions of the running NPU host."""
         process = self.host.supervisor.running
         peer = process.peer if process is not None else None
         # Clients need the machine type of the NPU host. Until a host has reported it, use the daemon's own type.
         machine = sysconfig.get_platform().rpartition("-")[2]
         return Hello(
-            # The daemon calls no functions of applications: one that hangs would occupy a slot of the NPU host.
+            # The daemon calls no functions of applications: a function that hangs would occupy a slot of the NPU
+            # host.
             features=(FEATURES if sharing.AVAILABLE else FEATURES - SHARING_FEATURES) - {CALL_BACK_FEATURE}
             | {DAEMON_FEATURE},
             pid=os.getpid(),
@@ -178,11 +179,11 @@ class Broker:
         granted = {LEAVE_FEATURE, MAKE_WAY_FEATURE} if older and idle else {LEAVE_FEATURE}
         for feature in client.features & granted:
             error.details[LEAVING] = feature
-            self._makes_way = True
+            self._ends_for_client = True
             _log.info("qnnbridge %s requests the end of the daemon: %s", client.qnnbridge, feature)
 
     def status(self) -> dict[str, Any]:
-        """Return the document of `daemon.status`; see docs/dev/protocol.md."""
+        """Return the answer to `daemon.status`; see docs/dev/protocol.md."""
         clients = [client.status() for client in self.clients]
         shared_bytes = sum(client["shared_bytes"] for client in clients)
         share = self.fair_share
@@ -208,7 +209,7 @@ class Broker:
         self.stop_requested.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Accept no new client, let running calls finish for this time, disconnect all clients. Idempotent."""
+        """Accept no new client, wait at most `timeout_s` for calls, and disconnect all clients. Idempotent."""
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
@@ -227,7 +228,7 @@ class Broker:
             self._lock.wait_for(lambda: not self._clients, max(1.0, until - time.monotonic()))
         # Close the sessions after the clients, because handlers of clients also release sessions.
         self.sessions.close()
-        self._something_left.set()
+        self._disconnected.set()
         self._tidier.join(1.0)
 
     def _release_late(self) -> None:
@@ -240,16 +241,15 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
-        # Compare the number of ended hosts and clients between rounds: after a change there may be objects in
-        # reference cycles.
-        seen, collect = self._gone_by_now(), 0
+        # `_ended` shows whether a host or client has ended since the last round, which can leave reference cycles.
+        seen, collect = self._ended(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()
             if self.settings.idle_unload_s > 0:
                 self.sessions.unload_idle(self.settings.idle_unload_s)
                 next_s = min(next_s or TIDY_INTERVAL_S, self.settings.idle_unload_s)
-            self._let_go_of_silent()
-            if (gone := self._gone_by_now()) != seen:
+            self._disconnect_silent()
+            if (gone := self._ended()) != seen:
                 # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors that
                 # were passed on) and refer to shared memory. In an idle process the garbage collector may never
                 # run. Collect in two rounds, because errors may still be in use in the first.
@@ -260,21 +260,21 @@ class Broker:
             self.gone_slabs.settle()
             # Find the earliest time at which a session, an idle model or a silent client is due.
             next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
-            self._something_left.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
+            self._disconnected.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
             # Clear the event after a short wait, so that many simultaneous disconnections need only one round.
-            if self._something_left.is_set():
+            if self._disconnected.is_set():
                 self._stopped.wait(SHORTEST_PAUSE_S)  # clients often connect and disconnect at the same time
-                self._something_left.clear()
+                self._disconnected.clear()
 
-    def _let_go_of_silent(self) -> None:
+    def _disconnect_silent(self) -> None:
         """Close connections without HELLO, because they would prevent an idle daemon from ending."""
         for client in self.clients:
             if client.silent_s > self.settings.greeting_s:
                 _log.warning("%s has sent no HELLO for %g s: disconnected", client.label, self.settings.greeting_s)
                 client.end()
 
-    def _gone_by_now(self) -> tuple[int, int]:
-        """Return the number of hosts and clients that have ended."""
+    def _ended(self) -> tuple[int, int]:
+        """Return the generation of the NPU host, and the number of clients that have disconnected."""
         with self._lock:
             return self.host.supervisor.counters.generation, self.clients_served - len(self._clients)
 

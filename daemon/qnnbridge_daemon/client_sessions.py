@@ -1,7 +1,7 @@
 """Sessions, objects and memory of one client in the NPU host. Thread-safe.
 
-A client's session is one use of a shared model, with its own number of retries and its own queue. Objects are
-identified by the client's numbers. Everything is released together with the client.
+A client's session is one use of a shared model, with its own number of retries and its own queue. Objects have
+other numbers for the client than in the NPU host. Everything is released when the client disconnects.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class BoundSession:
         self._session = weakref.ref(session)
 
     def run_bound(self, call: BoundCall, stop: StopHandle, _enter: Callable[[str], None]) -> list[Any] | None:
-        """Run a plan, see `EngineSession.run_bound`."""
+        """Run the call of a fast-path plan; see `EngineSession.run_bound`."""
         # Use a weak reference, so that the plan of a closed session raises `Closed` and does not keep a model
         # loaded.
         session = self._session()
@@ -207,7 +207,7 @@ class _ChannelWatch:
             try:  # the host also accepts a cancellation that arrives before its call
                 process.channel.cancel(target, time.monotonic() + CANCEL_TIMEOUT_S)
             except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
-                pass  # the call itself reports the failure
+                pass  # the call itself raises the error of the channel
 
         self._remove = self._cancellation.add_terminate_listener(ask)
         # If the cancellation came before the listener was added, the call is not sent at all.
@@ -241,7 +241,7 @@ def _tensor(tensor: BoundTensor) -> TensorSignature | None:
 
 # --- objects ---------------------------------------------------------------------------------------------
 
-# Maximum for one client, because the NPU host's own limit applies to all clients together.
+# Maximum number of objects of one client. The NPU host's own limit applies to all clients together.
 MAX_OBJECTS: Final = 1000
 
 
@@ -363,7 +363,7 @@ class ClientObjects:
         self._client.account.drop_kv(memory)
 
     def _keep(self, number: int, made: HostObject, memory: int, cancellation: Cancellation) -> None:
-        """Record a new object that needs this much memory. Raise `Busy` or `Cancelled`."""
+        """Record a new object that needs `memory` bytes. Raise `Busy` or `Cancelled`."""
         self._forget_memory_before(made.generation)
         try:
             self._client.account.hold_kv(memory)
@@ -427,7 +427,7 @@ def _memory_of(result: Any) -> int:
 
 
 def _forwarded(header: dict[str, Any]) -> dict[str, Any]:
-    """Return the header without the client's own numbers."""
+    """Return the header without object numbers, which differ between client and NPU host."""
     return {key: value for key, value in header.items() if key not in ("object", "objects")}
 
 
@@ -502,7 +502,7 @@ class GoneSlabs:
 
 
 class ClientSlabs(Slabs):
-    """All slabs of one client, within its limit."""
+    """All slabs (blocks of shared memory) of one client, within its limit."""
 
     def __init__(self, account: Account, host: Host, gone: GoneSlabs) -> None:
         super().__init__()

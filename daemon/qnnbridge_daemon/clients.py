@@ -41,7 +41,7 @@ _LOOK_S = 1.0
 
 
 class ClientStreams:
-    """Reads and writes of one connection. Owns the descriptors."""
+    """Read from and write to one client. The object owns both descriptors."""
 
     def __init__(self, in_fd: int, out_fd: int, stall_s: float) -> None:
         """A client that does not read a byte of an answer for `stall_s` seconds is disconnected."""
@@ -187,7 +187,7 @@ else:
             self._poll.register(self._wake_r, select.POLLIN)
 
         def wait(self) -> None:
-            """Wait until data can be read, or until `strike`."""
+            """Wait until data can be read, or until `strike` is called."""
             self._poll.poll()
 
         def strike(self) -> None:
@@ -202,7 +202,7 @@ else:
 
 _log = log_of("qnnbridge.daemon")
 
-# Seconds that a client waits for its answers after its GOODBYE.
+# Seconds after a client's GOODBYE in which its open calls may finish.
 DRAIN_TIMEOUT_S = 2.0
 
 
@@ -312,7 +312,7 @@ class Client:
         except Exception:  # noqa: BLE001 - a defect that concerns one client must not end the others
             _log.exception("%s is not served any more", self.label)
         finally:
-            # `end` may have been called already. Resources are released when the threads have ended.
+            # Release the resources only after the threads have ended, because the threads use them.
             self._transport.end()
             self._transport.join()
             self.handlers.close()

@@ -30,7 +30,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.wakeup = threading.Lock()
-        # Lock it immediately, so that the next `acquire` waits until another thread releases it.
+        # Acquire this lock now, so that the thread's next `acquire` waits until another thread releases the lock.
         self.wakeup.acquire()
         self.granted = False
         self.late = False
@@ -46,13 +46,13 @@ class Queue:
         self.running = 0
         self.waiting: collections.deque[_Waiter] = collections.deque()
         self.last_seen = float("-inf")
-        # Calls that arrived after `FairShare.close`.
+        # Number of calls that arrived after `FairShare.close`.
         self.late = 0
         # Largest number of slots that the client could use in this interval of ACTIVE_S and in the previous one.
         self._peaks = (0, 0)
         self._peak_until = 0.0
 
-    def seen(self, now: float) -> None:
+    def update_demand(self, now: float) -> None:
         """Update the demand when calls arrive or end."""
         asked = self.running + len(self.waiting)
         if now > self._peak_until:
@@ -63,7 +63,7 @@ class Queue:
         self.last_seen = now
 
     @property
-    def asks_for(self) -> int:
+    def demand(self) -> int:
         """Number of slots that the client can use, estimated from its recent calls."""
         return max(1, self.running + len(self.waiting), *self._peaks)
 
@@ -141,8 +141,8 @@ class FairShare:
     # --- internal ----------------------------------------------------------------------------------------
 
     def _enter(self, queue: Queue, again: bool) -> _Waiter | None:
-        """Return ``None`` if the call may run at once. Raise `Busy`, or `Cancelled` for a client that has
-        disconnected."""
+        """Return ``None`` if the call may run now, otherwise the object on which the call waits. Raise `Busy`, or
+        `Cancelled` for a disconnected client."""
         with self._lock:
             if queue not in self._queues:  # a queue that was removed never gets a turn
                 raise Cancelled("The client has disconnected.")
@@ -152,7 +152,7 @@ class FairShare:
             if free and queue.running < self._cap(queue, now):
                 queue.running += 1
                 self.running += 1
-                queue.seen(now)
+                queue.update_demand(now)
                 self._to_the_end(queue)
                 return None
             if len(queue.waiting) >= self._max_queued and not again:
@@ -160,7 +160,7 @@ class FairShare:
                     "queued",
                     self._max_queued,
                     f"{self._max_queued} of its calls wait for their turn",
-                    "Wait for answers before sending more",
+                    "Wait for answers before sending more calls",
                 )
             waiter = _Waiter()
             if self.closed:
@@ -169,7 +169,7 @@ class FairShare:
                 queue.late += 1
                 return waiter
             queue.waiting.append(waiter)
-            queue.seen(now)
+            queue.update_demand(now)
             if self.running < self.slots:
                 self._grant_later()
             return waiter
@@ -186,7 +186,8 @@ class FairShare:
 
     def _withdraw(self, queue: Queue, waiter: _Waiter) -> None:
         with self._lock:
-            # If the slot was granted at the same moment, the call starts, and the cancellation stops it there.
+            # If a slot was granted at the same moment, the call starts, and the cancellation stops it in the NPU
+            # host.
             if waiter.granted or waiter.withdrawn:
                 return
             waiter.withdrawn = True
@@ -199,16 +200,15 @@ class FairShare:
         with self._lock:
             queue.running -= 1
             self.running -= 1
-            queue.seen(self._clock())
-            # Grant slots under the lock, but wake the threads after releasing it, so that no thread has to wait for
-            # it.
+            queue.update_demand(self._clock())
+            # Grant slots under the lock, but wake the threads afterwards, so that they need not wait for the lock.
             granted = self._grant()
             if not self.running:
                 self._idle.notify_all()
         _wake(granted)
 
     def _grant(self) -> list[_Waiter]:
-        """Give free slots to the next calls. The lock must be held; the caller wakes them after its release."""
+        """Give free slots to the next calls. The caller holds the lock, and wakes them after releasing the lock."""
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:
@@ -257,7 +257,7 @@ class FairShare:
         # Each client gets at least one slot (`max`), even if there are more clients than slots: in that case
         # clients take turns.
         share = self.slots // (len(others) + 1)
-        return max(1, min(share, *(other.asks_for for other in others)))
+        return max(1, min(share, *(other.demand for other in others)))
 
 
 def _wake(waiters: list[_Waiter]) -> None:
@@ -285,7 +285,7 @@ class Cancellation:
             self.stop()
 
     def stop(self) -> None:
-        """Cancel. Return at once."""
+        """Cancel the call. Return immediately."""
         with self._lock:
             if self._terminate:
                 return
@@ -301,8 +301,8 @@ class Cancellation:
             raise Cancelled("The request was cancelled before it started.")
 
     def on_stop(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call the listener when the call is cancelled, or immediately if it already is. The listener must not
-        wait. Return a function that removes the listener."""
+        """Call the listener when the call is cancelled, or immediately if the call was cancelled before. The
+        listener must not wait. Return a function that removes the listener."""
         with self._lock:
             stopped = self._terminate
             if not stopped:

@@ -35,7 +35,7 @@ DEFAULT_RETRY = 1
 
 
 class BrokerHandlers:
-    """The operations of one client."""
+    """Handlers of the operations that one client requests."""
 
     def __init__(self, broker: DaemonServices, client: ClientHoldings) -> None:
         self._broker = broker
@@ -75,7 +75,7 @@ class BrokerHandlers:
         """Do nothing, because the NPU host loads all libraries."""
 
     def lane_of(self, request: Request) -> str | None:
-        """Return None: the fair share orders the calls, and then the NPU host's own lanes."""
+        """Return None, because the fair share orders the calls, and then the NPU host's own lanes."""
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
@@ -139,7 +139,7 @@ class BrokerHandlers:
         # Skip a call that runs in parts over several sessions, because its verdict does not apply to one session
         # alone.
         if session is not None and not request.header.get("parts"):
-            session.model.found_of_numbers(NumbersReport.from_wire(header["numbers"]))
+            session.model.record_numbers(NumbersReport.from_wire(header["numbers"]))
         return header, buffers
 
     def _status(self, _request: Request, _cancellation: Cancellation) -> Answer:
@@ -351,13 +351,13 @@ def _decode(described: list[Any], buffers: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _in_the_daemon(error: HostNotFound) -> BridgeError:
-    """Adapt the message of an error about variables or an interpreter: it refers to the daemon's, not the
-    client's."""
+    """Return a copy of the error whose message states that it concerns the daemon's environment variables and
+    interpreter, not the client's."""
     own = error.copy()
     own.evidence = (*own.evidence, f"searched for by the daemon: process {os.getpid()}, {sys.executable}")
     own.fix = (
-        f"{own.fix or 'See the configuration of the daemon.'} The daemon uses the variables with which it was "
-        "started: after changing one of them, run qnnbridge host restart --daemon."
+        f"{own.fix or 'See the configuration of the daemon.'} The daemon uses the environment variables with "
+        "which it was started: after changing one of them, run qnnbridge host restart --daemon."
     )
     return own
 
@@ -366,8 +366,8 @@ def _unknown(operation: object) -> UnknownOperation:
     if operation == "model.compile":
         return UnknownOperation(
             "The daemon does not compile models.",
-            cause="Compiling may crash its process, so it needs a separate process.",
-            fix="Compile with qnnbridge.compile() or `qnnbridge compile`, which start such a process.",
+            cause="Compiling a model may crash the process, and the daemon serves several applications.",
+            fix="Compile with qnnbridge.compile() or `qnnbridge compile`, which start a separate process.",
         )
     return UnknownOperation(
         f"This daemon does not support the operation {operation!r}.",

@@ -34,7 +34,7 @@ _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 class ClientEnds(NamedTuple):
     """The daemon's ends of a connection, owned by the broker, and the client's identity.
 
-    `pid` comes from the operating system if it reports it, else from the client.
+    `pid` is the process id that the operating system reports, or otherwise the client.
     """
 
     in_fd: int
@@ -174,7 +174,7 @@ class Listener:
             streams.close_ours()
             raise
         finally:
-            # Close them, because the client has copies; it would not notice the end of the connection while these
-            # are open.
+            # Close the client's ends in this process: the client has copies, and would not notice the end of the
+            # connection while these descriptors are open.
             streams.release_theirs()
         return ClientEnds(streams.in_fd, streams.out_fd, stream.peer_pid or client.pid, client.name)

@@ -60,7 +60,7 @@ EXIT_FAILED: Final = 1
 # Exit code if a daemon is already running. It is a separate code, so that a service manager does not treat it as a
 # crash.
 EXIT_RUNNING: Final = 4
-# Exit code if a second request to end came while calls were being finished.
+# Exit code if a second signal ended the daemon while it was finishing calls.
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
@@ -120,7 +120,7 @@ def run(options: Options) -> int:
 
 
 class Daemon:
-    """State of a running daemon. Only the main thread uses it, except `asked_to_leave`, which signal handlers
+    """State of a running daemon. Only the main thread uses it, except `handle_signal`, which signal handlers
     call."""
 
     def __init__(self, folder: Path, lock: FolderLock, options: Options, log: Path) -> None:
@@ -149,7 +149,7 @@ class Daemon:
         """Open the listener for clients. Raise `OSError`."""
         from qnnbridge_daemon.listener import Listener
 
-        on_leave(self.asked_to_leave)
+        on_leave(self.handle_signal)
         found = self._discovery
         self._listener = Listener(
             self._folder,
@@ -163,7 +163,7 @@ class Daemon:
         _log.info("qnnbridge %s daemon, process %d, at %s", __version__, os.getpid(), found.endpoint)
 
     def wait(self) -> None:
-        """Wait for a request to end, a sufficient idle time, or the loss of the daemon's files. Return then."""
+        """Return when the daemon must end: on request, after the idle time, or if its files were lost."""
         idle_exit_s = self._options.idle_exit_s
         errand = NumbersErrand(numbers_command(self._options.python), lambda: self._broker.idle_for_s)
         errand.done = not may_have_npu()
@@ -175,7 +175,7 @@ class Daemon:
     def _wait(self, errand: NumbersErrand, idle_exit_s: float | None) -> None:
         # Use a timeout, so that Python also runs signal handlers during the wait on Windows.
         while not self._broker.stop_requested.wait(_LOOK_INTERVAL_S):
-            errand.look()
+            errand.poll()
             if idle_exit_s is not None and self._broker.idle_for_s >= idle_exit_s:
                 _log.info("unused for %g s: the daemon ends", idle_exit_s)
                 return
@@ -195,8 +195,8 @@ class Daemon:
         self._host.close()
         _log.info("the daemon has ended")
 
-    def asked_to_leave(self) -> None:
-        """Handle a signal. The second signal ends the process without waiting for calls."""
+    def handle_signal(self) -> None:
+        """Handle a signal. A second signal ends the process without waiting for calls."""
         self._asked += 1
         if self._asked >= _SIGNALS_FOR_AT_ONCE:
             os._exit(EXIT_AT_ONCE)
@@ -209,7 +209,7 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # other users may read the file, so clients refuse it with a message; ending would not help
+            return True  # other users may read the file: clients report this, and a new daemon would not help
         except OSError:
             return True  # this may be a temporary error, for example no free descriptor
         # If the lock file was deleted or replaced, a second daemon can acquire the lock, so this daemon has to end.
@@ -219,7 +219,7 @@ class Daemon:
         # no other daemon could replace it.
         if self._listener is not None and not self._listener.is_there:
             return False
-        if found != self._discovery:  # no client could authenticate this daemon or end it
+        if found != self._discovery:  # with a changed file, no client could connect to this daemon
             _log.warning("daemon.json in %s was changed: writing it again", self._folder)
             with contextlib.suppress(OSError):  # the next check writes the file again
                 write_discovery(self._folder, self._discovery)
@@ -250,7 +250,7 @@ def _report_running(folder: Path, options: Options) -> int:
     found = read_discovery(folder)
     who = f" (process {found.pid}, qnnbridge {found.qnnbridge})" if found is not None else ""
     _report(f"A qnnbridge daemon already runs{who}; its folder is {folder}.")
-    _report("  Fix: use it, or end it first: qnnbridge host stop")
+    _report("  Fix: use that daemon, or end it first: qnnbridge host stop")
     return EXIT_RUNNING
 
 
@@ -345,7 +345,7 @@ class Options:
     take_over_s: float = 0.0
 
     def settings_of(self, discovery: Discovery) -> BrokerSettings:
-        """Return the settings with the daemon's data for the broker's status."""
+        """Return the broker's settings, including the daemon's data that `status` reports."""
         return dataclasses.replace(
             self.settings,
             endpoint=discovery.endpoint,
@@ -361,12 +361,12 @@ def parse_options(argv: Sequence[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         prog="qnnbridge_daemon", description="One NPU host that several applications share."
     )
-    parser.add_argument("--python", help="the interpreter of the NPU host; default as for every application")
+    parser.add_argument("--python", help="the interpreter of the NPU host; default: the one that applications use")
     parser.add_argument(
-        "--idle-exit", type=_seconds, metavar="SECONDS", help="end when unused for this time; default never"
+        "--idle-exit", type=_seconds, metavar="SECONDS", help="end after this time without a client; default: never"
     )
     parser.add_argument("--idle-unload", type=_seconds, metavar="SECONDS", default=defaults.idle_unload_s,
-                        help="unload models without a call for this time; 0 never")  # fmt: skip
+                        help="unload models after this time without a call; 0: never")  # fmt: skip
     parser.add_argument("--slots", type=_count, default=defaults.slots, help="concurrent calls in the NPU host")
     parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="sessions of one client")
     parser.add_argument("--max-queued", type=_count, default=limits.queued, help="waiting calls of one client")

@@ -21,7 +21,7 @@ AFTER_S: Final = 60.0
 
 
 def numbers_command(host_python: str | None) -> list[str]:
-    """Return the command of the process, which does nothing if QNN computes on a simulator."""
+    """Return the command line of the measuring process, which does nothing if QNN computes on a simulator."""
     command = [sys.executable, "-m", "qnnbridge_tools.doctor.measure_rows", "--missing", "--npu"]
     return command + (["--host-python", host_python] if host_python else [])
 
@@ -32,10 +32,10 @@ def may_have_npu() -> bool:
 
 
 class NumbersErrand:
-    """Runs one process at a time until it completes. Not thread-safe.
+    """Run the measuring process while the daemon is idle, until all rows are measured. Not thread-safe.
 
     Args:
-        command: command of the process.
+        command: command line of the measuring process.
         idle_for_s: function that returns the seconds without a client.
     """
 
@@ -46,8 +46,8 @@ class NumbersErrand:
         self._process: subprocess.Popen[bytes] | None = None
         self.done = False
 
-    def look(self) -> None:
-        """Start or end the process, or process its result. The daemon calls this periodically."""
+    def poll(self) -> None:
+        """Start or end the measuring process, or read its exit code. The daemon calls this method periodically."""
         if self.done:
             return
         idle_s = self._idle_for_s()

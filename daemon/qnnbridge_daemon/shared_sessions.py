@@ -91,7 +91,7 @@ class SharedModel:
         assert self.remote is not None
         return self.remote.info
 
-    def found_of_numbers(self, found: NumbersReport) -> None:
+    def record_numbers(self, found: NumbersReport) -> None:
         """Record that a client's call was compared with the CPU, so that later clients start with the result."""
         with self._lock:
             remote = self.remote
@@ -110,7 +110,8 @@ class SharedModel:
         return None if remote is None else remote.numbers
 
     def numbers_of_next_client(self) -> NumbersReport | None:
-        """Return the latest result of the comparisons. The client counts as one call, as in the host."""
+        """Return the latest result of the comparisons for a new client, which counts as one call, as in the
+        host."""
         with self._lock:
             remote = self.remote
             known = None if remote is None else remote.numbers
@@ -133,8 +134,8 @@ class SharedModel:
         return 0.0 if self._calls else time.monotonic() - self.last_used
 
     @contextlib.contextmanager
-    def wanted(self, cancellation: Cancellation) -> Iterator[None]:
-        """Register a client that waits for the creation."""
+    def awaited(self, cancellation: Cancellation) -> Iterator[None]:
+        """Count this client as waiting for the creation while the block runs."""
 
         def give_up() -> None:
             with self._lock:
@@ -208,7 +209,7 @@ class SharedModel:
 
 
 class SharedSessions:
-    """Sessions by model and options, with their users."""
+    """Table of the sessions by model and options. It counts the users of each session."""
 
     def __init__(self, keep_unused_s: float, keep_unused: int) -> None:
         self._lock = threading.Lock()
@@ -248,7 +249,7 @@ class SharedSessions:
             if model.unload_if_idle(0.0, wait_s):
                 with self._lock:
                     self.unloads += 1
-                _log.info("%s, idle for %.0f s, was unloaded: the NPU had no room", model.label, idle_s)
+                _log.info("%s, idle for %.0f s, was unloaded, because the NPU was full", model.label, idle_s)
                 return True
         return False
 
@@ -271,8 +272,8 @@ class SharedSessions:
     ) -> tuple[SharedModel, bool]:
         """Return a session for this client, and whether it existed already.
 
-        A caller that waits for another caller's attempt gets the error of that attempt, unless the error concerns
-        the attempt alone (its time was up): then the caller starts an attempt itself.
+        A caller that waits for another caller's attempt gets the error of that attempt, unless the attempt failed
+        by its timeout or cancellation: then the caller starts an attempt itself.
 
         Args:
             key: ``None`` for a session that is not shared.
@@ -298,27 +299,26 @@ class SharedSessions:
             if ready:
                 return model, True
             try:
-                with model.wanted(cancellation):
+                with model.awaited(cancellation):
                     found = self._make_or_join(model, make)
             except BaseException:
                 self.release(owner, model)
                 raise
-            # The other caller's attempt failed for a reason of that call (timeout, cancellation): try again with a
-            # new entry.
+            # If another caller's attempt failed by its timeout or cancellation, try again with a new entry.
             if found is not None:
                 return model, found
             self.release(owner, model)
 
     def _make_or_join(self, model: SharedModel, make: Make) -> bool | None:
-        """Return whether the session existed; ``None`` if another caller's attempt failed for a reason of that
-        attempt."""
+        """Return whether the session existed; ``None`` if another caller's attempt failed by its timeout or
+        cancellation."""
         with model.making:
             if model.remote is not None:
                 with self._lock:
                     self.joined += 1
                 return True
             if model.failed is not None:
-                # The error concerns the other caller's request and not the model.
+                # The error concerns only the other caller's request, so this caller tries again.
                 if isinstance(model.failed, CallError):
                     return None
                 # Raise a copy for each waiting caller, because one object would collect the tracebacks of all.
@@ -337,7 +337,7 @@ class SharedSessions:
     def _open_private(self, owner: object, label: str, make: Make, cancellation: Cancellation) -> SharedModel:
         model = SharedModel(f"own-{next(self._own_numbers)}", label, shared=False)
         model.owners[owner] = 1
-        with model.wanted(cancellation):
+        with model.awaited(cancellation):
             self._make(model, make)
         with self._lock:
             self._private.add(model)
@@ -360,7 +360,7 @@ class SharedSessions:
                 model.owners[owner] = left
             else:
                 model.owners.pop(owner, None)
-            # Without a session (the creation failed) nothing must be kept or retired.
+            # If the creation failed, there is no session to keep or retire.
             if model.owners or model.remote is None:
                 return
             self._private.discard(model)

@@ -1,7 +1,7 @@
 """Count the lines of every package and folder, and update their budgets in docs/dev/budget.md.
 
-``python -m scripts.makers.budget`` prints each place that is over its budget. With ``--reason TEXT`` it writes the
-counted lines and the reason as new budgets, and lowers budgets that are far above the code.
+``python -m scripts.makers.budget`` prints each package and folder that is over its budget. With ``--reason TEXT``
+it writes the counted lines and the reason as new budgets, and lowers budgets that are far above the code.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "dev" / "budget.md"
 FOLDERS = ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")
 TOTAL = "all packages"
-# A place may exceed its budget by this share, or by these lines if that is more, so that a change of a few lines
-# does not require an edit of the page. The total has zero slack: it shows how much the whole code has grown.
+# A package or folder may exceed its budget by this fraction or by this number of lines, whichever is more, so that
+# a change of a few lines does not require an edit of the page. The total has no slack: it shows how much the whole
+# code has grown.
 SLACK = 0.05
 SLACK_LINES = 30
-# A budget that exceeds the code by more than this is lowered, so that the code does not grow unnoticed.
+# A budget is lowered if it exceeds the code by more than this fraction and this number of lines, so that the code
+# does not grow unnoticed.
 UNUSED_SHARE = 0.10
 UNUSED_LINES = 100
 
@@ -31,14 +33,14 @@ _ROW = re.compile(r"^\| `(?P<place>[^`]+)` \| (?P<lines>[\d,]+) \| (?P<reason>.*
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of the page. lines: the budget of the place. reason: why the budget was last raised."""
+    """Budget of one package or folder. lines: maximum number of lines. reason: why the budget was last raised."""
 
     lines: int
     reason: str
 
 
 def rows(page: str) -> dict[str, Row]:
-    """Return the rows of the section "Lines", by place."""
+    """Return the rows of the section "Lines", by package or folder."""
     section = page.partition("\n## Lines\n")[2].partition("\n## ")[0]
     return {row["place"]: Row(int(row["lines"].replace(",", "")), row["reason"]) for row in _ROW.finditer(section)}
 
@@ -57,19 +59,19 @@ def counted(root: Path = ROOT) -> dict[str, int]:
 
 
 def most(place: str, lines: int) -> int:
-    """Return the maximum number of lines of a place with this budget."""
+    """Return the number of lines, including slack, that a budget of `lines` allows."""
     return lines if place == TOTAL else max(int(lines * (1 + SLACK)), lines + SLACK_LINES)
 
 
 def over(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]:
-    """Yield the places that exceed their budget or lack one."""
+    """Yield the packages and folders that exceed their budget or have no budget."""
     for place, lines in found.items():
         if place not in budget or lines > most(place, budget[place].lines):
             yield place
 
 
 def unused(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]:
-    """Yield the places whose budget is far above the code, and places that no longer exist."""
+    """Yield the packages and folders whose budget is far above the code, or that no longer exist."""
     for place, row in budget.items():
         lines = found.get(place, 0)
         if not lines or row.lines > max(lines * (1 + UNUSED_SHARE), lines + UNUSED_LINES):
@@ -77,11 +79,11 @@ def unused(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]
 
 
 def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
-    """Return the page with the counted lines of each place that is over its budget or far below it.
+    """Return the page with new budgets, the counted lines, where the code is over its budget or far below it.
 
     Args:
         page: the text of docs/dev/budget.md.
-        found: the counted lines of each place.
+        found: the counted lines of each package and folder.
         reason: why the code needs the lines; becomes the text of each raised row.
     """
     budget = rows(page)
@@ -102,7 +104,8 @@ def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the places over budget, or update the budgets. Return 1 if there are any and no reason was given."""
+    """Print what is over budget, or update the budgets. Return 1 if anything is over budget and no reason was
+    given."""
     parser = argparse.ArgumentParser(prog="python -m scripts.makers.budget", description=__doc__)
     parser.add_argument("--reason", help="write the counted lines into docs/dev/budget.md with this reason")
     reason = parser.parse_args(arguments).reason

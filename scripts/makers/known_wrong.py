@@ -40,7 +40,7 @@ def merged(before: Sequence[MeasuredFacts], more: Sequence[MeasuredFacts]) -> li
     for one in sorted((*before, *more), key=lambda one: one.when):
         key = json.dumps([one.chip, one.simulator, one.versions], sort_keys=True)
         if (older := kept.get(key)) is not None:
-            # A snapshot may contain only some rows.
+            # Keep older rows, because a snapshot may contain only some rows.
             one = dataclasses.replace(
                 one, rows={**older.rows, **one.rows}, digests={**older.digests, **one.digests}
             )
@@ -49,7 +49,7 @@ def merged(before: Sequence[MeasuredFacts], more: Sequence[MeasuredFacts]) -> li
 
 
 def page_rows() -> list[str]:
-    """Return the lines of the table of rows."""
+    """Return the lines of the table of known-wrong rows."""
     head = [
         "| row | operator | models | fault of QNN | wrong | worst | remedy |",
         "|---|---|---|---|---|---|---|",

@@ -1,7 +1,7 @@
 """Find QNN's option names in the wheels of every release, and write option_names.json.
 
 ``python -m scripts.makers.option_names`` downloads one wheel for each release and platform from 1.20 on, one at a
-time (about 6 GB). It also prints texts of the newest libraries that look like option names but are missing in the
+time (about 6 GB). It also prints strings in the newest libraries that look like option names but are missing in the
 tables of `qnn_options`, for a person to review. ``--verify`` prints the differences and writes nothing.
 """
 
@@ -89,7 +89,8 @@ def read_all() -> tuple[Found, set[str], str]:
 
 
 def document(found: Found, newest: str, generated: str) -> dict[str, Any]:
-    """Return the table: by name and system, the first release since which all releases have the name, or "all"."""
+    """Return the table: for each option name and system, the first release from which on all releases contain the
+    name, or "all"."""
     options: dict[str, dict[str, str]] = {}
     for name in sorted(NAMES):
         for system in option_names.SYSTEMS:

@@ -45,7 +45,7 @@ def with_tables(page: str) -> str:
         if begin and end:
             return f"{before}{begin}\n{tables()}\n{end}{after}"
     places = " or ".join(f"{begin} and {end}" for (begin, end), _ in _TABLES)
-    raise OptionError("The page has no marks for the table.", fix=f"It needs the lines {places}.")
+    raise OptionError("The page has no marks for the table.", fix=f"Add the lines {places}.")
 
 
 def findings_table() -> str:

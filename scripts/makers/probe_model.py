@@ -30,7 +30,7 @@ def make() -> bytes:
             numpy_helper.from_array(bias().astype(np.float32), "b"),
         ],
     )
-    # Old enough for every onnxruntime that onnxruntime-qnn was made for.
+    # Opset and IR version are old enough for every onnxruntime that onnxruntime-qnn supports.
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7, producer_name="qnnbridge"
     )

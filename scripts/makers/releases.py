@@ -22,7 +22,7 @@ from qnnbridge_tools import reporting
 from scripts.makers import wheels
 from scripts.makers.wheels import WheelReader
 
-# One release: one version for one platform.
+# Entry of the table: one version of onnxruntime-qnn for one platform.
 TableEntry = dict[str, Any]
 
 
@@ -43,7 +43,8 @@ def make_document(entries: Iterable[TableEntry], generated: str) -> dict[str, An
 
 
 def fill_interfaces(releases: list[TableEntry]) -> None:
-    """Copy the interface of Linux libraries to Windows libraries of the same build, which do not show it."""
+    """Copy the API versions of Linux libraries to Windows libraries of the same build, from which they cannot be
+    read."""
     known = {
         libraries["qnn_sdk"]: (libraries["core_api"], libraries["backend_api"])
         for release in releases
@@ -77,7 +78,7 @@ def differences(stated: TableEntry, found: TableEntry, where: str = "") -> Itera
             for wheels, (one, other) in enumerate(zip(left, right, strict=True)):
                 yield from differences(one, other, f"{place}[{wheels}].")
         else:
-            yield f"{place}: the table says {json.dumps(left)}, the wheel {json.dumps(right)}"
+            yield f"{place}: the table has {json.dumps(left)}, the wheel {json.dumps(right)}"
 
 
 def _are_maps(values: list[Any]) -> bool:
@@ -138,11 +139,12 @@ def verify(table: dict[str, Any], wanted: list[Wanted], *, is_all: bool) -> Iter
         for line in differences(stated[file], found):
             yield f"{file}: {line}"
     if is_all:
-        yield from (f"{file}: is in the table and not on the index" for file in sorted(unread))
+        yield from (f"{file}: is in the table, but not on the index" for file in sorted(unread))
 
 
 def take_over_interfaces(stated: TableEntry, found: TableEntry) -> None:
-    """Copy the interface of Windows libraries from the table, since only Linux libraries show it."""
+    """Copy the API versions of Windows libraries from the table, because they can be read only from Linux
+    libraries."""
     for left, right in zip(stated["library_sets"], found["library_sets"], strict=False):
         if right["core_api"] is None and left["qnn_sdk"] == right["qnn_sdk"]:
             right["core_api"], right["backend_api"] = left["core_api"], left["backend_api"]
@@ -153,7 +155,7 @@ def run(
         list[str] | None, typer.Argument(metavar="[VERSION]...", help="With --verify: only these versions.")
     ] = None,
     check: Annotated[bool, typer.Option("--verify", help="Print the differences and write nothing.")] = False,
-    table: Annotated[Path | None, typer.Option(help="Another data file than the package's.")] = None,
+    table: Annotated[Path | None, typer.Option(help="Data file; default: that of the package.")] = None,
     platform: Annotated[list[str] | None, typer.Option(help="With --verify: only this platform.")] = None,
     python: Annotated[list[str] | None, typer.Option(help="With --verify: only this Python, such as 3.13.")] = None,
 ) -> None:
@@ -179,7 +181,7 @@ def run(
 def _selected(versions: list[str], platforms: list[str], pythons: list[str]) -> list[Wanted]:
     unknown = sorted(set(platforms) - set(wheels.FAMILIES))
     if unknown:
-        raise OptionError(f"There is no platform {unknown[0]!r}.", fix=f"One of: {', '.join(wheels.FAMILIES)}.")
+        raise OptionError(f"There is no platform {unknown[0]!r}.", fix=f"Use one of: {', '.join(wheels.FAMILIES)}.")
     listed = list_index(platforms or wheels.FAMILIES, pythons or wheels.PYTHONS)
     keys = {version_key(version) for version in versions}
     wanted = [one for one in listed if not keys or version_key(one[0]) in keys]

@@ -1,9 +1,10 @@
 """Record the signatures of ONNX Runtime's bindings that the bridge needs, in `qnnbridge._bindings`.
 
-``python -m scripts.makers.signatures`` imports the installed onnxruntime, which should be the newest release: texts
-of errors follow it. The bridge itself cannot ask onnxruntime, because applications run without it. Recorded are the
-functions whose names occur in the bridge as ``@bound("NAME")`` or ``refused("NAME", ...)``, and all methods of the
-classes in ``@remote("CLASS")``. A signature that this release lacks is kept.
+``python -m scripts.makers.signatures`` imports the installed onnxruntime, which should be the newest release,
+because error messages quote its signatures. The bridge itself cannot import onnxruntime, because applications run
+without it. The program records the functions whose names occur in the bridge as ``@bound("NAME")`` or
+``refused("NAME", ...)``, and all methods of the classes in ``@remote("CLASS")``. Signatures that this release lacks
+are kept.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from qnnbridge import _bindings
 TABLE = Path(_bindings.__file__)
 _NAMED = re.compile(r'\b(?:bound|refused)\("([\w.]+)"')
 _REMOTE = re.compile(r'@remote\("(\w+)"')
-# A signature in a docstring of pybind11, on a separate line; overloads are numbered.
+# In a docstring of pybind11, a signature is on a separate line, and overloads are numbered.
 _SIGNATURE = re.compile(r"^(?:\d+\. )?\w*(\(.*\) -> .+)$", re.MULTILINE)
 
 

@@ -78,7 +78,7 @@ def download(version: str, target: WheelTarget, folder: Path) -> Path:
         if is_network_trouble(result.stderr):
             raise unreachable(result.stderr)
         raise BridgeError(
-            f"pip did not get {PACKAGE} {version} for {target.family}, Python {target.python}.",
+            f"pip could not download {PACKAGE} {version} for {target.family}, Python {target.python}.",
             evidence=last_lines(result.stderr),
         )
     return wheels[0]
@@ -113,7 +113,8 @@ HTP_API_MAJOR = 5
 
 
 def interface_of(path: Path) -> tuple[str, str] | None:
-    """Return core API and backend API of an HTP backend library; ``None`` if they are not unique in the file."""
+    """Return the versions of core API and backend API of an HTP library; ``None`` if they are not unique in the
+    file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = {struct.unpack_from("<6I", data, match.start()) for match in _INTERFACE.finditer(data)}
     versions = [numbers for numbers in found if numbers[3] == HTP_API_MAJOR]
@@ -137,7 +138,7 @@ BUILTIN, PLUGIN = "1.x builtin", "2.x plugin"
 
 @dataclasses.dataclass(frozen=True)
 class LibraryTraits:
-    """Properties of a library file."""
+    """Machine type, build and API versions that a library file contains."""
 
     machine: str
     build: str | None

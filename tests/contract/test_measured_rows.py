@@ -266,23 +266,23 @@ def test_the_daemon_measures_once_when_idle_and_yields_to_clients() -> None:
 
     idle = [0.0]
     errand = NumbersErrand([sys.executable, "-c", "import time; time.sleep(60)"], lambda: idle[0], after_s=5)
-    errand.look()
+    errand.poll()
     assert errand._process is None
     idle[0] = 6.0
-    errand.look()
+    errand.poll()
     process = errand._process
     assert process is not None
     assert process.poll() is None
     idle[0] = 0.0
-    errand.look()
+    errand.poll()
     assert process.poll() is not None
     assert not errand.done
     errand._command = [sys.executable, "-c", ""]
     idle[0] = 6.0
-    errand.look()
+    errand.poll()
     assert errand._process is not None
     errand._process.wait()
-    errand.look()
+    errand.poll()
     assert errand.done
     errand.stop()
 

@@ -94,7 +94,7 @@ def test_a_node_that_leaves_the_npu_fails_the_test(pytester: pytest.Pytester, ha
     )
     result.assert_outcomes(passed=3, failed=4)
     text = result.stdout.str()
-    assert "half.onnx: 1 of 2 nodes left the NPU: det (Det). Cause: " in text
+    assert "half.onnx: 1 of 2 nodes do not run on the NPU: det (Det). Cause: " in text
     assert f"`qnnbridge analyze {half_on_qnn}`" in text
     assert text.count("No session that uses QNN was created") >= 2
     assert "assert 1 == 2" in text
@@ -227,11 +227,11 @@ def test_assertions_work_on_a_single_session(host: qnnbridge.Host, half_on_qnn: 
         with pytest.raises(AssertionError, match="not shown to agree"):
             assert_numbers(session, {"X": np.full((3, 2), np.nan, np.float32)})
     with qnnbridge.InferenceSession(half_on_qnn, host=host, fallback="cpu") as session:
-        with pytest.raises(AssertionError, match="1 of 2 nodes left the NPU"):
+        with pytest.raises(AssertionError, match="1 of 2 nodes do not run on the NPU"):
             assert_on_npu(session)
         assert_on_npu(session, allow={"det"})
     with qnnbridge.InferenceSession(MODEL, providers=CPU, host=host) as session:
-        with pytest.raises(AssertionError, match="1 of 1 nodes left the NPU"):
+        with pytest.raises(AssertionError, match="1 of 1 nodes do not run on the NPU"):
             assert_on_npu(session, allow={"Mul"})
 
 
@@ -242,7 +242,7 @@ def test_only_sessions_inside_of_a_watched_block_are_checked(host: qnnbridge.Hos
         session.run(None, FEED)
     qnnbridge.InferenceSession(half_on_qnn, host=host, fallback="cpu").close()
     assert watch.sessions == [session]
-    with pytest.raises(AssertionError, match="left the NPU"), watch_sessions(numbers=False):
+    with pytest.raises(AssertionError, match="do not run on the NPU"), watch_sessions(numbers=False):
         qnnbridge.InferenceSession(half_on_qnn, host=host, fallback="cpu").close()
     with pytest.raises(KeyError), watch_sessions():
         raise KeyError("the block's own error is not replaced")

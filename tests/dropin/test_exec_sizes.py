@@ -74,7 +74,8 @@ def test_a_program_with_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp
     write(tmp_path)
     said, report = ran(tmp_path, SAME)
     assert (
-        "0 of 3 nodes after optimisation run on QNN: QNN takes fixed sizes only, and free are batch, time." in said
+        "0 of 3 nodes after optimisation run on QNN: QNN takes only fixed sizes, but these dimensions are free: "
+        "batch, time." in said
     )
     assert "qnnbridge exec --dim batch=SIZE --dim time=SIZE" in said
     assert (
@@ -90,7 +91,7 @@ def test_a_program_with_one_size_has_its_nodes_on_qnn_from_the_first_call_on(tmp
 def test_calls_with_other_sizes_run_as_before_and_are_reported_once(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, "\n    for n in (5, 6, 5, 7, 5, 6):\n        call(1, n)\n")
-    assert said.count("run with their free nodes on the CPU") == 1
+    assert said.count("run the nodes with free dimensions on the CPU") == 1
     assert "m.onnx: calls with time=6 run" in said
     assert "qnnbridge exec --dim batch=1 --bucket time=5,6 compiles these sizes, too." in said
     assert [line.split()[-2:-1] for line in report] == [["3"], ["3"]]
@@ -219,7 +220,7 @@ def test_a_batch_of_one_size_is_not_split(tmp_path: Path) -> None:
 def test_sizes_that_leave_a_dimension_free_cause_a_warning_and_the_first_call_fixes_them(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, SAME, "--dim", "batch=2", "--dim", "other=3")
-    assert "sizes are given for batch, other, and not for time, free as well" in said
+    assert "sizes are given for batch, other, but not for time. QNN needs all sizes" in said
     assert report[1].startswith("m.onnx QNN, all of 3 nodes")
 
 
@@ -228,8 +229,8 @@ def test_a_program_that_requests_qnn_itself_is_warned_and_not_changed(tmp_path: 
     asked = "['QNNExecutionProvider']"
     said, report = ran(tmp_path, SAME, "--provider", "as-requested", providers=asked)
     assert (
-        "0 of 3 nodes after optimisation run on QNN: QNN takes fixed sizes only, and free are batch, time. To fix them"
-        in said
+        "0 of 3 nodes after optimisation run on QNN: QNN takes only fixed sizes, but these dimensions are free: "
+        "batch, time. To fix them" in said
     )
     assert report == ["m.onnx CPU, all of 3 nodes 1 3 0"]
     options = ("--provider", "as-requested", "--dim", "batch=2", "--dim", "time=5")

@@ -223,5 +223,5 @@ def test_an_answer_of_several_sequences_is_refused(
 ) -> None:
     """The concatenated tokens of the first beam are not the best sequence."""
     model = genai.Model(folders("dynamic"), host=host)
-    with pytest.raises(OptionError, match=f"{next(iter(options))}=2 asks for several sequences"):
+    with pytest.raises(OptionError, match=f"{next(iter(options))}=2 requests several sequences"):
         genai.generate(model, prompt(9), **options)

@@ -176,8 +176,8 @@ def test_an_interface_is_known_for_all_libraries_of_the_same_build(tmp_path: Pat
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("qnn_sdk", "2.50.0.1", 'library_sets[0].qnn_sdk: the table says "2.50.0.1", the wheel "2.51'),
-        ("stubs", [68], "library_sets[0].stubs: the table says [68], the wheel []"),
+        ("qnn_sdk", "2.50.0.1", 'library_sets[0].qnn_sdk: the table has "2.50.0.1", the wheel "2.51'),
+        ("stubs", [68], "library_sets[0].stubs: the table has [68], the wheel []"),
     ],
 )
 def test_a_difference_names_its_location(tmp_path: Path, key: str, value: Any, told: str) -> None:
@@ -262,7 +262,7 @@ def test_a_table_that_disagrees_with_a_wheel_is_reported(tmp_path: Path, monkeyp
         ["8.0.0", "cp312"],
     ]
     told = "\n".join(lines)
-    assert "library_sets[1].stubs: the table says [68, 73], the wheel [73]" in told
-    assert 'wheels[0].sha256: the table says "000' in told
+    assert "library_sets[1].stubs: the table has [68, 73], the wheel [73]" in told
+    assert 'wheels[0].sha256: the table has "000' in told
     assert "is not in the table" in told
-    assert "is in the table and not on the index" in told
+    assert "is in the table, but not on the index" in told

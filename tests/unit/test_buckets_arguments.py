@@ -65,7 +65,7 @@ def plan_of(buckets: Any, *inputs: NodeInfo, scan: ModelDescription | None = Non
         ({"buckets": {"seq": [16]}, "pad": ["input_ids"]}, "neither a padding value nor a map"),
         ({"buckets": {"seq": [16]}, "cut": ["logits"]}, "contains no output"),
         ({"buckets": {"seq": [16]}, "cut": {"logits": "seq"}}, "not a list of the dimensions"),
-        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, "a*b"]}}, "is not a valid relation"),
+        ({"buckets": {"seq": [16]}, "cut": {"logits": [None, "a*b"]}}, "is not a valid formula"),
         ({"buckets": {"seq": [16]}, "cut": {"logits": [None, 1.5]}}, "1.5 is not a dimension"),
     ],
 )
@@ -304,7 +304,7 @@ def test_an_expression_is_computed_as_by_python(text: str, size: int, expected: 
     ],
 )
 def test_an_invalid_expression_is_refused_with_examples(text: str) -> None:
-    with pytest.raises(OptionError, match="is not a valid relation between a dimension") as caught:
+    with pytest.raises(OptionError, match="is not a valid formula for the size") as caught:
         parse(text)
     assert "'seq'" in str(caught.value.fix)
 

@@ -1,5 +1,5 @@
-"""Tell PyInstaller how to freeze an application with qnnbridge: the entry point ``pyinstaller40`` contains the
-path of this folder."""
+"""Hooks that PyInstaller runs when it freezes an application with qnnbridge. PyInstaller finds this folder through
+the entry point ``pyinstaller40``, which refers to `get_hook_dirs`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""List the modules that qnnbridge imports by name when they are first needed, and its data tables.
+"""List what PyInstaller cannot find by itself: modules that qnnbridge imports by name, and data files.
 
 Host and daemon are not included, because they run in the host's own Python. `qnnbridge.speech` and
-`qnnbridge.testing` are only included if the application imports them; only then PyInstaller adds tokenizers, soxr
-or pytest.
+`qnnbridge.testing`, which need tokenizers, soxr or pytest, are only included if the application imports them.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ hiddenimports = [
     "psutil",
     "tomllib" if sys.version_info >= (3, 11) else "tomli",
 ]
-# Tables that explain why a host ended.
+# Tables from which the bridge explains why a host ended.
 datas = collect_data_files("qnnbridge", includes=["**/*.json"])
 # Exclude packages that only the tools and the host use. Only `onnxruntime.backend` uses onnx, and a program that
 # imports that module imports onnx, too.

@@ -1,6 +1,6 @@
 """Shape buckets: a model with free dimensions is compiled for a few fixed sizes and accepts calls of any size.
 
-Overview. When the session is created, a `BucketPlan` is made from the model's description: the free axes of the
+Overview. When the session is created, a `BucketPlan` is derived from the model's description: the free axes of the
 inputs, their names, and the sizes to compile. A *variant* is the model with one combination of these sizes. The
 smallest variant is created immediately, each other variant with the first call that needs it. The relation between
 the sizes of outputs and inputs comes from the model's declarations; if they are missing, runs of the model on the
@@ -14,18 +14,16 @@ A call takes one of these paths:
                         --> too large, split= --> parts along one axis, each a call, joined
                         --> too large         --> refused, or the model on the CPU (overflow="cpu")
 
-Invariant: the padding is cut from an output only if the relation of its size to the inputs is known, and the shape
-of every result is compared with the expected shape. An unexpected size raises an error. Whether padding changes the
-values depends on the model, so padded results are compared with the CPU's results, and differences are reported
+Invariant: padding is cut from an output only if the relation of the output's size to the inputs is known. The shape
+of every result is compared with the expected shape, and an unexpected size raises an error. Whether padding changes
+the values depends on the model, so padded results are compared with the CPU's results, and differences are reported
 (`PaddingCheck`).
 
 Each variant is an ordinary session, which handles crashes, retries and the cache by itself.
 
 `session.BucketedRunner` combines the parts: the arguments, the `plan` of free dimensions, splitting one call into
-parts or windows (`batches`), whether a batch may be divided (`rows`), one session per bucket (`variants`), and the
-effect of padding (`padding`).
-`InferenceSession` creates a `BucketedRunner` for ``buckets=``. The package imports the root modules of the bridge
-and the protocol.
+parts or windows (`batches`), whether a batch may be divided (`rows`), one session per bucket (`variants`), and
+the effect of padding (`padding`). `InferenceSession` creates a `BucketedRunner` for ``buckets=``.
 """
 
 from __future__ import annotations
@@ -41,14 +39,15 @@ from qnnbridge_protocol.errors import OptionError
 
 # --- the arguments of a session with buckets, checked without the model ------------------------------------
 
-# Largest divisor to try first for a relation: the total stride of most image models. As many consecutive sizes are
-# observed, which shows how a size is rounded.
+# Largest divisor to try first for a relation: the total stride of most image models. The model runs with this many
+# consecutive sizes, which shows how an output size is rounded.
 MAX_DENOMINATOR: Final = 32
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Relation:
-    """Size of an output dimension: ``(factor * symbol + offset) // divisor``."""
+    """Formula for the size of an output dimension: ``(factor * symbol + offset) // divisor``. `symbol` is the name
+    of a free dimension of the inputs."""
 
     symbol: str
     factor: int = 1
@@ -60,7 +59,7 @@ class Relation:
         return (self.factor, self.offset, self.divisor) == (1, 0, 1)
 
     def size(self, of_symbol: int) -> int:
-        """Return the size of the output dimension if the symbol has the size `of_symbol`; at least 0."""
+        """Return the size of the output dimension, at least 0, if the free dimension has the size `of_symbol`."""
         return max(0, (self.factor * of_symbol + self.offset) // self.divisor)
 
     def __str__(self) -> str:
@@ -81,9 +80,9 @@ def parse(text: str) -> Relation:
         relation = None
     if relation is None or relation.factor < 1:
         raise OptionError(
-            f"{text!r} is not a valid relation between a dimension of an output and a size.",
-            fix="Give the name of the dimension, alone or with whole numbers: 'seq', '2 * seq', 'seq + 1', "
-            "'(seq + 3) // 4'.",
+            f"{text!r} is not a valid formula for the size of an output dimension.",
+            fix="Give the name of an input dimension, or a formula with whole numbers: "
+            "'seq', '2 * seq', 'seq + 1', '(seq + 3) // 4'.",
         )
     return relation
 
@@ -97,7 +96,7 @@ def fit(
     0. A constant size does not count as a relation.
 
     Args:
-        observed: map from the size of the symbol to the size of the output's dimension.
+        observed: map from the size of the free dimension to the size of the output dimension.
     """
     sizes = sorted(observed)
     if len(sizes) < 2:
@@ -107,8 +106,8 @@ def fit(
     if rise <= 0:
         return None
     for divisor in divisors:
-        # Rounding down changes each of the two sizes by less than 1, so the factor differs from this quotient by at
-        # most 1.
+        # Rounding down changes each of the two output sizes by less than 1, so the factor differs from this
+        # quotient by at most 1.
         nearest = round(rise * divisor / run)
         for factor in (nearest, nearest - 1, nearest + 1):
             offsets = offsets_of(factor, divisor, observed)
@@ -136,7 +135,7 @@ def _as_relation(node: ast.expr) -> Relation | None:
     if isinstance(node.op, (ast.Mult, ast.Add)) and _number(left) is not None:
         left, right = right, left
     inner, number = _as_relation(left), _number(right)
-    # Only the last operation may be a division: a `Relation` cannot express `seq // 2 + 1`.
+    # Only the last operation may be a division: `2 * (seq // 2)`, for example, has no equivalent `Relation`.
     if inner is None or number is None or inner.divisor != 1:
         return None
     if isinstance(node.op, ast.Mult):
@@ -178,12 +177,12 @@ class BucketArguments:
     """Checked arguments of a session with buckets.
 
     Attributes:
-        sizes: the sizes of each symbol (free dimension), in ascending order.
-        split: symbols along which a call that is too large is divided into parts.
+        sizes: the sizes of each free dimension, in ascending order.
+        split: dimensions along which a call that is too large is divided into parts.
         pad: padding value by input. `pad_all` is the value for all other inputs.
         cut: for each output one relation per dimension; ``None`` for a dimension that is not cut.
-        chunk: the symbol that is processed in overlapping windows, with the model's context in steps (``None``:
-            measure it).
+        chunk: the dimension that is processed in overlapping windows, and over how many steps an input influences
+            outputs (``None``: measure it).
         only: combinations of sizes that become variants; ``None`` for all.
         decided: whether the session chose the padding, because the application did not specify it.
         by_name: whether `split` follows from the names of dimensions, because the application did not specify it.
@@ -217,7 +216,7 @@ def make_arguments(
     count = math.prod(map(len, sizes.values())) if only is None else len(only)
     if count > MAX_VARIANTS:
         raise OptionError(
-            f"These buckets lead to {count} variants of the model, and each variant is compiled separately.",
+            f"These buckets require {count} variants of the model, and each variant is compiled separately.",
             fix=f"Give fewer sizes; at most {MAX_VARIANTS} variants are allowed.",
         )
     if overflow not in ("error", "cpu"):
@@ -245,8 +244,8 @@ def _listed(buckets: Any) -> tuple[Any, frozenset[tuple[int, ...]] | None]:
     names = list(buckets[0])
     if any(set(one) != set(names) for one in buckets):
         raise OptionError(
-            "buckets: the maps of the list have different dimensions.",
-            fix=f"Give the same names in each: {_EXAMPLE_PAIRS}.",
+            "buckets: the maps in the list contain different dimensions.",
+            fix=f"Give the same names in each map: {_EXAMPLE_PAIRS}.",
         )
     only = frozenset(tuple(_size(name, one[name]) for name in names) for one in buckets)
     return {name: [one[name] for one in buckets] for name in names}, only
@@ -259,7 +258,8 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
     if not isinstance(given, Mapping) or len(given) != 1:
         raise OptionError(
             f"chunk={chunk!r:.100} is not a dimension.",
-            fix="Give its name: chunk='frames'; or its name and the model's context: chunk={'frames': 32}.",
+            fix="Give the name of a dimension: chunk='frames'; "
+            "or also the model's context in steps: chunk={'frames': 32}.",
         )
     ((name, context),) = given.items()
     _check_known("chunk", name, sizes)
@@ -274,7 +274,7 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
 def _check_known(option: str, name: object, sizes: Mapping[str, Any]) -> None:
     if name not in sizes:
         raise OptionError(
-            f"{option}: {name!r} has no buckets.", fix=f"Give a dimension of buckets: {', '.join(sizes)}."
+            f"{option}: {name!r} has no buckets.", fix=f"Give a dimension that has buckets: {', '.join(sizes)}."
         )
 
 
@@ -325,7 +325,7 @@ def _no_size(name: str, given: object) -> OptionError:
 
 
 def _split(split: Any, sizes: Mapping[str, tuple[int, ...]], chunk: Mapping[str, Any]) -> frozenset[str]:
-    """Return the symbols to split; by default all symbols whose name contains "batch".
+    """Return the dimensions to split; by default all dimensions whose name contains "batch".
 
     Splitting along any other dimension can change the results without an error, so no other default is safe.
     """
@@ -360,7 +360,7 @@ def _cut(cut: Any) -> dict[str, tuple[Relation | None, ...]]:
         if isinstance(dims, (str, bytes)) or not isinstance(dims, Iterable):
             raise OptionError(
                 f"cut: {dims!r:.100} is not a list of the dimensions of the output {name!r}.",
-                fix="Give one entry for each: cut={'logits': [None, 'seq', None]}.",
+                fix="Give one entry for each dimension: cut={'logits': [None, 'seq', None]}.",
             )
         found[name] = tuple(_dimension(name, dim) for dim in dims)
     return found

@@ -1,5 +1,5 @@
-"""Pure functions for one call: determine sizes, pad, cut, divide into parts or windows; and the shapes that the
-session reports.
+"""Pure functions that determine the sizes of a call, pad it, cut its outputs, and divide it into parts or windows.
+They also compute the shapes that the session reports.
 
 An input that needs no padding is used without a copy. Each call compares the shapes of the model's outputs with
 `OutputShapes` and raises an error if a dimension has an unexpected size.
@@ -25,8 +25,8 @@ from qnnbridge_protocol.tensors import Typed
 
 
 def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
-    """Return the size of each symbol (named free dimension) in the fed inputs. Raise `InvalidArgument` if inputs
-    have different sizes for one symbol.
+    """Return the size of each free dimension in the fed inputs. Raise `InvalidArgument` if inputs have different
+    sizes for one dimension.
 
     ONNX Runtime does not check whether dimensions with the same name have the same size. With buckets they are
     padded to the same size, so their sizes must be equal. Optional inputs that are not fed are ignored.
@@ -50,7 +50,7 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
                     fix="Give inputs of equal sizes. If the sizes may differ, rename a dimension in the model.",
                     details={"symbol": symbol},
                 )
-    # For a symbol that no fed input contains, use the smallest bucket, which needs the least computation.
+    # For a dimension that no fed input contains, use the smallest bucket, which needs the least computation.
     return tuple(buckets[0] if size is None else size for size, buckets in zip(found, plan.buckets, strict=True))
 
 
@@ -74,8 +74,8 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
 
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
-    """Return the indices of the symbols whose size exceeds the largest bucket. A symbol with a single permitted
-    size is included if its size differs."""
+    """Return the indices of the free dimensions whose size exceeds the largest bucket, or differs from the only
+    permitted size."""
     return tuple(
         number
         for number, size in enumerate(sizes)
@@ -89,8 +89,8 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
         return InvalidArgument(
             f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, and the session accepts only {largest}.",
             cause="buckets= contains a single size for the dimension, and no padding was specified.",
-            fix=f"Give the session this size, too (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with "
-            "pad= if sizes between them occur; or let such calls run on the CPU (overflow='cpu').",
+            fix=f"Add this size (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with pad= if calls "
+            "also have sizes in between; or let such calls run on the CPU (overflow='cpu').",
             details={"symbol": name, "size": sizes[number], "largest": largest},
         )
     return InvalidArgument(
@@ -130,7 +130,7 @@ def _pad(plan: BucketPlan, padded: PaddedInput, value: Array, variant: Sizes) ->
         shape[axis] = variant[number]
     if tuple(shape) == value.shape:
         return value
-    # An uninitialized array is sufficient, because `_repeat_last` fills the rest.
+    # Without a padding value an uninitialized array is sufficient, because `_repeat_last` fills the rest.
     out = np.empty(shape, value.dtype) if padded.value is None else np.full(shape, padded.value, value.dtype)
     given = tuple(slice(0, size) for size in value.shape)
     out[given] = value
@@ -180,8 +180,8 @@ class OutputShapes:
 def cut(
     plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], values: Sequence[Any], true: Sizes, variant: Sizes
 ) -> list[Any]:
-    """Cut the outputs of a variant to the shapes for input sizes `true`. Raise `ModelError` if that is
-    impossible."""
+    """Cut the padding from the outputs of a variant. `true` contains the input sizes before padding. Raise
+    `ModelError` if an output cannot be cut."""
     if true == variant:
         return list(values)
     at = {symbol: number for number, symbol in enumerate(plan.symbols)}
@@ -193,7 +193,7 @@ def _cut(name: str, value: Any, shapes: OutputShapes, at: Mapping[str, int], tru
     if relations is None:
         raise ModelError(
             f"The output {name!r} cannot be cut back to the size of the inputs.",
-            cause=shapes.uncut.get(name, "It is not a tensor."),
+            cause=shapes.uncut.get(name, "The output is not a tensor."),
             fix="Request other outputs, or feed inputs that fill a bucket, so that nothing is padded.",
         )
     if value is None:
@@ -234,11 +234,11 @@ def _unexpected(name: str, shape: Sequence[int], because: str) -> ModelError:
 
 
 def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) -> Iterator[dict[str, Any]]:
-    """Divide a call along one symbol and yield the feeds of each part.
+    """Divide a call along one free dimension and yield the feeds of each part.
 
     Args:
-        number: index of the symbol along which the feeds are divided.
-        size: size of that symbol in the feeds.
+        number: index of the dimension along which the feeds are divided.
+        size: size of that dimension in the feeds.
     """
     largest = plan.buckets[number][-1]
     for start in range(0, size, largest):
@@ -249,7 +249,7 @@ def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) ->
 
 
 def axes_of(plan: BucketPlan, feeds: Mapping[str, Any], number: int) -> Iterator[tuple[str, int]]:
-    """Yield input and axis of each occurrence of this symbol in the fed inputs."""
+    """Yield input and axis of each occurrence of this free dimension in the fed inputs."""
     for name, padded in plan.inputs.items():
         if feeds.get(name) is not None:
             yield from ((name, axis) for axis, symbol in padded.axes.items() if symbol == number)
@@ -266,14 +266,14 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
             for axis, relation in enumerate(shapes.found.get(name) or ())
             if relation is not None and relation.symbol == symbol
         ]
-        # If an output has the dimension in two axes, the parts of a call would be only its diagonal blocks.
+        # If two axes of an output have this dimension, the parts of a call would contain only the diagonal blocks.
         if len(axes) != 1:
             raise InvalidArgument(
                 f"The output {name!r} cannot be joined from parts: it does not have the dimension {symbol!r} "
                 "exactly once.",
                 cause=f"A call of more than {plan.buckets[number][-1]}, the largest bucket, runs in several parts.",
-                fix=f"Request other outputs, give a larger bucket for {symbol!r}, or specify which dimension of "
-                f"the output it is: cut={{{name!r}: [{symbol!r}, ...]}}.",
+                fix=f"Request other outputs, give a larger bucket for {symbol!r}, or state the dimensions of the "
+                f"output: cut={{{name!r}: [{symbol!r}, ...]}}.",
             )
         found.append(axes[0])
     return found
@@ -300,7 +300,7 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
 # influences an output (`Context`). The remaining outputs are joined and equal the outputs of a run on the whole
 # input.
 
-# Relation of an output's size to the symbol, and the axis of the output that has this size.
+# Axis of an output whose size depends on a free dimension: the relation between both sizes, and the axis's index.
 End = tuple[Relation, int]
 
 
@@ -318,7 +318,7 @@ class Context:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chunk:
-    """One window.
+    """Window over the steps of the inputs, and the steps whose outputs are kept.
 
     Attributes:
         start: first step of the inputs.
@@ -356,7 +356,7 @@ def window_length(buckets: Sequence[int], size: int, context: Context) -> int | 
 def window_feeds(
     plan: BucketPlan, feeds: Mapping[str, Any], number: int, cuts: Sequence[Chunk], length: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield the feeds of each window. `number` is the index of the symbol."""
+    """Yield the feeds of each window. `number` is the index of the chunked dimension."""
     for window in cuts:
         part = dict(feeds)
         for name, axis in axes_of(plan, feeds, number):
@@ -382,7 +382,8 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """Settings of the windows of a session, measured when the session is created. number: index of the symbol."""
+    """Settings for calls in windows, measured when the session is created. number: index of the chunked
+    dimension."""
 
     number: int
     context: Context
@@ -400,8 +401,8 @@ def shown_inputs(inputs: Sequence[NodeInfo], fixed: Mapping[str, int]) -> list[N
 
 
 def shown_outputs(outputs: Sequence[NodeInfo], shapes: OutputShapes, fixed: Mapping[str, int]) -> list[NodeInfo]:
-    """Return the outputs as the session reports them: an undeclared dimension gets the name of the symbol that
-    always has the same size."""
+    """Return the outputs as the session reports them: an undeclared dimension gets the name of the input dimension
+    that always has the same size."""
     shown = []
     for node in outputs:
         relations = shapes.found.get(node.name)
@@ -450,4 +451,4 @@ def _with(fixed: Mapping[str, int], shape: tuple[int | str | None, ...] | None) 
 
 def _example(plan: BucketPlan) -> str:
     named = ", ".join(f"{name!r}: {size}" for name, size in plan.named(plan.smallest()).items())
-    return f"Give sizes for each: [{{{named}}}]."
+    return f"Give one map for each variant: [{{{named}}}]."

@@ -32,7 +32,7 @@ LARGEST: Final = 2**15 - 1
 HIDDEN: Final = -1e4
 # Number of draws: a common multiple of the numbers of mask types and of change sizes, so that all of them are used.
 DRAWS: Final = 8
-# Number of draws if all inputs are ordinary numbers.
+# Number of draws if no input is a mask or contains integers.
 PLAIN_DRAWS: Final = 4
 # Fraction of ones in a mask, by the number of the draw.
 _ONES: Final = (1.0, 0.75, 0.0, 0.5)
@@ -74,7 +74,7 @@ def _shapes(values: Sequence[Any] | None) -> list[Any] | None:
 
 
 def draws(feeds: Feeds, names: Iterable[str]) -> range:
-    """Return the numbers of the draws (see `draw`) that together cover all types of values of these inputs."""
+    """Return the draw numbers (argument of `draw`) that together cover all types of values of these inputs."""
     plain = all(feeds[name].dtype.kind == "f" and not is_mask(name, feeds[name]) for name in names)
     return range(PLAIN_DRAWS if plain else DRAWS)
 
@@ -127,12 +127,12 @@ def changed(name: str, value: Array, highest: int, number: int) -> Array:
     return np.asarray(np.where(other == value, flipped, other), value.dtype)
 
 
-def made_content(
+def generated_values(
     name: str, zero: Array, rng: np.random.Generator, factor: float, offset: float, ids: tuple[int, int]
 ) -> Array:
-    """Generate values for an input: ones for a mask, ids of this range for integers, otherwise random numbers.
+    """Generate values for an input: ones for a mask, integers in the range `ids`, or random floats.
 
-    Ids are usually padded with 0, so ids that end with 0 would hide the effect. Some samples contain no 0.
+    Ids are usually padded with 0, so a 0 at the end would hide the effect of padding. Some samples contain no 0.
     """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)

@@ -27,7 +27,7 @@ from qnnbridge._buckets.batches import (
     too_large,
     variant_for,
 )
-from qnnbridge._buckets.contents import highest_valid, is_mask, made_content, shows_nothing
+from qnnbridge._buckets.contents import generated_values, highest_valid, is_mask, shows_nothing
 from qnnbridge._buckets.plan import EDGE, BucketPlan, Sizes, free_dimensions, make_plan
 from qnnbridge._buckets.probing import OF_THE_MODEL, find_shapes, needed_values, zeros
 from qnnbridge._buckets.reach import check_exact, ends_of, measure
@@ -83,7 +83,7 @@ class PaddingDifference:
     def __str__(self) -> str:
         case = f"{self.output!r}, {sizes_text(self.sizes)} padded to {sizes_text(self.bucket)}"
         if self.ok:
-            return f"{case}: the same" + (f" (difference {self.difference:.2g})" if self.difference else "")
+            return f"{case}: unchanged" + (f" (difference {self.difference:.2g})" if self.difference else "")
         return f"{case}: {self.where}"
 
 
@@ -218,10 +218,10 @@ def _where(wrong: Array, worst: float, largest: float) -> str:
         if length <= 1:
             continue
         if len(hit) < length and hit[-1] == length - 1 and hit[0] == length - len(hit):
-            return f"{text}; only the last {len(hit)} of {length} of axis {axis}, next to the padding"
+            return f"{text}; only the last {len(hit)} of {length} positions of axis {axis}, next to the padding"
         if len(hit) < length:
-            places.append(f"{len(hit)} of {length} of axis {axis}, from {hit[0]} to {hit[-1]}")
-    return f"{text}; {'; '.join(places)}" if places else f"{text}, from the first to the last"
+            places.append(f"{len(hit)} of {length} positions of axis {axis}, from {hit[0]} to {hit[-1]}")
+    return f"{text}; {'; '.join(places)}" if places else f"{text}, at all positions"
 
 
 def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]:
@@ -229,7 +229,7 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
     if edges:
         return [
             "  Cause: An output value depends on neighbouring inputs (through a convolution or a backward "
-            "recurrence), and at the end of the input these are padding.",
+            "recurrence), and at the end of the input the neighbours are padding.",
             "  Fix: Set pad= to the value that the model itself pads with, use more buckets, or ignore the last "
             "values.",
         ]
@@ -255,7 +255,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Check of padded calls for changed results. `found`: the first change; '' if there is none. Thread-safe.
+    """Check whether padding changes the results of calls. `found`: the first change, or ''. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.
@@ -387,7 +387,7 @@ class FreeModel:
         return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
 
     def windows(self, shapes: OutputShapes, given: int | None, deadline: float | None) -> Windowing:
-        """Return the windows along the chunked symbol. Measure the model's context, or check the `given`
+        """Return the windows along the chunked dimension. Measure the model's context, or check the `given`
         context. Raise `OptionError` if the model cannot run in windows."""
         plan = self.variants.plan
         number = plan.chunk
@@ -447,7 +447,7 @@ class FreeModel:
         return self.highest
 
     def mixed_rows(self, deadline: float | None) -> frozenset[str]:
-        """Return the split symbols whose rows depend on each other. Calls must not be divided along these."""
+        """Return the split dimensions whose rows depend on each other: calls must not be divided along them."""
         plan = self.variants.plan
         return frozenset(plan.symbols[number] for number in plan.split if self._mixes(plan, number, deadline))
 
@@ -482,7 +482,7 @@ class FreeModel:
         if not changes:
             return dataclasses.replace(arguments, pad_all=0, decided=True), "pad=0"
         reasons = [f"In a trial {mixed_text(mixed)}.", changes] if mixed else [changes]
-        # Windows are only possible along one symbol.
+        # Windows are only possible along one dimension.
         for name in padded if len(padded) == 1 else ():
             chunked = dataclasses.replace(arguments, chunk={name: None})
             try:
@@ -579,7 +579,7 @@ class FreeModel:
                 if np.asarray(values[0]).dtype.kind != "f" or shows_nothing(values)
             ]
             for name in unshown:
-                if not self._is_apart(name, samples, [one[names.index(name)] for one in results], deadline):
+                if not self._ignores_padding(name, samples, [one[names.index(name)] for one in results], deadline):
                     return None, f"Generated inputs do not show what output {name!r} depends on."
             for by in range(1, STRIDES):
                 shorter = tuple(
@@ -593,7 +593,7 @@ class FreeModel:
             return None, f"Padding could not be tested on the CPU: {error.message}"
         return report, ""
 
-    def _is_apart(
+    def _ignores_padding(
         self,
         name: str,
         samples: Sequence[Mapping[str, Any]],
@@ -620,7 +620,7 @@ class FreeModel:
             rng = np.random.default_rng(seed)
             feeds = self.zeros(plan, sizes)
             made = {
-                name: made_content(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
+                name: generated_values(name, value, rng, factor, offset, (seed % 2, highest.get(name, 1)))
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
@@ -645,7 +645,7 @@ def lacks_padding(arguments: BucketArguments, model: ModelDescription, label: st
 
 
 def _padded(plan: BucketPlan) -> dict[str, set[int]]:
-    """Return the padded inputs with the indices of the symbols along which each input is padded."""
+    """Return the padded inputs with the indices of the dimensions along which each input is padded."""
     along = {name: {*one.axes.values()} - plan.unpadded for name, one in plan.inputs.items()}
     return {name: numbers for name, numbers in along.items() if numbers}
 
@@ -656,14 +656,14 @@ def _padded_or_cut(plan: BucketPlan) -> list[str]:
 
 
 def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
-    """Return the inputs that contain the length of other inputs, with the index of the symbol whose size is that
+    """Return the inputs that contain the length of other inputs, with the index of the dimension that has this
     length."""
     padded, found = _padded(plan), {}
     for name, value in feeds.items():
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
-            # If several symbols are possible, treat the input like any other integer input.
+            # If several dimensions are possible, treat the input like any other integer input.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found

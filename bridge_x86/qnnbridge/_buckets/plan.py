@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketAxis:
-    """One axis of one input. `symbol` is the axis's name in the model, or ``None``."""
+    """One free axis of one input. `symbol` is its name in the model, or ``None``."""
 
     input: str
     axis: int
@@ -39,8 +39,8 @@ class BucketAxis:
 
     @property
     def option(self) -> str:
-        """Name for ``--dim`` and ``buckets``: the symbol if it is unique. Paddle's exporter uses the name "?"
-        for all axes of unknown size."""
+        """Name for ``--dim`` and ``buckets``: the name in the model if it is unique. Paddle's exporter uses the
+        name "?" for all axes of unknown size."""
         return self.place if self.symbol in (None, "", "?") else self.symbol
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ def name_axes(
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # `fixed-shapes` is a rewrite, which a session may otherwise apply only if QNN refuses the model.
+    # A named axis needs the rewrite `fixed-shapes`, so permit it even if rewrites are off or postponed.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
@@ -96,18 +96,18 @@ _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep
 # Padding value that repeats the last row.
 EDGE: Final = "edge"
 
-# Sizes of a call or a variant: one for each symbol, in the order of `BucketPlan.symbols`.
+# Sizes of a call or a variant: one for each free dimension, in the order of `BucketPlan.symbols`.
 Sizes = tuple[int, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PaddedInput:
-    """An input that has symbols (named free dimensions).
+    """An input that has free dimensions.
 
     Attributes:
-        axes: index of the symbol by axis.
-        value: padding value in the input's element type; ``None``: repeat the last row, for an input whose symbols
-            are all split or chunked.
+        axes: for each free axis, the index of its dimension in `BucketPlan.symbols`.
+        value: padding value in the input's element type; ``None``: repeat the last row, for an input whose free
+            dimensions are all split or chunked.
         edge: whether to repeat the last row in all axes.
     """
 
@@ -119,16 +119,16 @@ class PaddedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Symbols, their buckets, and how inputs are padded. The other attributes contain indices of symbols in
-    `symbols`.
+    """Free dimensions (`symbols`: their names), their buckets, and how inputs are padded. `split`, `chunk` and
+    `fixed` contain indices in `symbols`.
 
     Attributes:
-        buckets: sizes of each symbol, in ascending order.
-        split: symbols along which a call that is too large is divided into parts.
-        inputs: inputs that have a symbol, by name.
-        chunk: symbol that is processed in overlapping windows.
+        buckets: sizes of each free dimension, in ascending order.
+        split: dimensions along which a call that is too large is divided into parts.
+        inputs: inputs that have a free dimension, by name.
+        chunk: dimension that is processed in overlapping windows.
         only: combinations that become variants; ``None`` for all.
-        fixed: symbols with a single size and no padding, for which no other size is accepted.
+        fixed: dimensions with a single size and no padding. A call with any other size is refused.
     """
 
     symbols: tuple[str, ...]
@@ -141,7 +141,7 @@ class BucketPlan:
 
     @property
     def unpadded(self) -> frozenset[int]:
-        """Indices of the symbols that need no padding value."""
+        """Indices of the dimensions that need no padding value."""
         return self.split | self.fixed
 
     def variants(self) -> Iterator[Sizes]:
@@ -178,8 +178,8 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
     if model.model.compiled:
         raise CompiledModelRefused(
             f"{label} is a compiled model and cannot have buckets.",
-            cause="Its sizes were fixed when it was compiled.",
-            fix="Give the original model; the cache keeps each bucket's compiled model.",
+            cause="The sizes were fixed when the model was compiled.",
+            fix="Give the original model; the cache stores the compiled model of each bucket.",
         )
     if nameless := [node.name for node in model.inputs if node.shape is None and "tensor" in node.type]:
         raise OptionError(
@@ -209,7 +209,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         if len(sizes) == 1 and number not in split and name not in padded and name not in arguments.chunk
     )
     whole_rows = split | fixed | {symbols.index(name) for name in arguments.chunk}
-    # A symbol that is not the first axis in every input is not a batch.
+    # A dimension that is not the first axis in every input is not a batch.
     batches = {dim.symbol for dim in free} - {dim.symbol for dim in free if dim.axis}
     inputs = {}
     for name, rule in rules.items():
@@ -223,7 +223,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
             inputs[name] = PaddedInput(name, axes, value, edge)
         elif name in arguments.pad:
             raise OptionError(
-                f"pad: input {name!r} is never padded: it has no dimension of buckets ({', '.join(symbols)}).",
+                f"pad: input {name!r} is never padded: it has none of the dimensions {', '.join(symbols)}.",
                 fix=f"Remove the entry: pad applies to {', '.join(map(repr, inputs)) or 'other inputs'}.",
             )
     chunked = next((symbols.index(name) for name in arguments.chunk), None)
@@ -259,8 +259,9 @@ def refuse_dimensions_left(left: tuple[BucketAxis, ...], label: str) -> OptionEr
     fixes = []
     if names:
         fixes.append(
-            f"Give sizes for {'it' if len(names) == 1 else 'them'}, too: buckets={{{names[0]!r}: 1, ...}}, or fix "
-            f"with SessionOptions.add_free_dimension_override_by_name({names[0]!r}, 1)."
+            f"Give sizes for {'this dimension' if len(names) == 1 else 'these dimensions'}, too: "
+            f"buckets={{{names[0]!r}: 1, ...}}, or "
+            f"SessionOptions.add_free_dimension_override_by_name({names[0]!r}, 1)."
         )
     if nameless:
         fixes.append(
@@ -292,7 +293,7 @@ def check_options(options: Mapping[str, Any], entries: Mapping[str, str]) -> Non
         raise OptionError(
             f"{asked[0]} cannot be combined with buckets.",
             cause="Each bucket is a separate session, and all of them would write the same file.",
-            fix="Remove the option: the cache keeps each bucket's compiled model. To ship compiled models, "
+            fix="Remove the option: the cache stores the compiled model of each bucket. To ship compiled models, "
             "compile one for "
             "each size (qnnbridge.compile).",
         )
@@ -325,8 +326,8 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
     """Return the padding value as an array without dimensions.
 
     Args:
-        needed: symbols that need a padding value.
-        batches: symbols that may be a batch.
+        needed: dimensions that need a padding value.
+        batches: dimensions that may be a batch.
 
     Raises:
         OptionError: the value is missing or does not fit the input's type.
@@ -344,8 +345,8 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
             f"pad: no value is given for padding input {rule.name!r} along {' and '.join(shown)}.",
             cause="The value depends on the model: for token ids the id of the padding token (often 0), for a "
             "mask 0.",
-            fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() checks whether it "
-            "is right. A single size needs no padding, but is the only size that is accepted."
+            fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() checks "
+            "the value. A dimension with a single size needs no padding, but then no other size is accepted."
             + "".join(
                 f" If {name!r} is a batch, whose rows are independent, split={name!r} needs no value."
                 for name in needed[:1]

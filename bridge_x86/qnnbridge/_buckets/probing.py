@@ -38,10 +38,10 @@ OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
 # Number of sizes to run in addition to the smallest bucket. Three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes to run if a dimension is rounded. As many as the divisor show all rounded values.
+# Number of consecutive sizes to run if a dimension is rounded. Sizes with each remainder show the rounding.
 CONSECUTIVE: Final = MAX_DENOMINATOR
 # Largest divisor to search for: it covers hop lengths of audio models and ratios of two sampling rates. The search
-# takes 20 runs to find two steps and up to `MAX_SEARCHED` further runs.
+# takes 20 runs to find two sizes at which the output grows, and up to `MAX_SEARCHED` further runs.
 MAX_DIVISOR: Final = 1024
 MAX_SEARCHED: Final = 32
 
@@ -63,7 +63,7 @@ def find_shapes(
 
     Args:
         arguments: the arguments of the session, whose `cut` has been checked.
-        others: free dimensions of the inputs without buckets.
+        others: free input dimensions that have no buckets.
     """
     findings = _declared(plan, arguments, outputs, frozenset(others))
     if findings.open or findings.undeclared:
@@ -97,7 +97,7 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
         if not rule.required:
             continue
         if rule.inner.kind != "tensor" or rule.inner.element is None or not LAYOUTS[rule.inner.element].named:
-            raise OptionError(f"The model has the input {node.name!r}, which is {rule.declared}.")
+            raise OptionError(f"The input {node.name!r} is {rule.declared}, which trial runs do not support.")
         shape = [dim if isinstance(dim, int) else sizes.get(dim or "", 1) for dim in node.shape or ()]
         dtype = LAYOUTS[rule.inner.element].storage
         feeds[node.name] = np.full(shape, "", object) if dtype.kind == "O" else np.zeros(shape, dtype)
@@ -156,7 +156,7 @@ def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[No
             if relation is not None and relation.symbol not in plan.symbols:
                 raise OptionError(
                     f"cut: {relation.symbol!r} has no buckets.",
-                    fix=f"Give a dimension of buckets: {', '.join(plan.symbols)}."
+                    fix=f"Give a dimension that has buckets: {', '.join(plan.symbols)}."
                     f"{suggest(relation.symbol, plan.symbols)}",
                 )
 
@@ -188,10 +188,10 @@ def _declared(
 
 
 class _Observations:
-    """Shapes of the outputs for several sizes of one symbol; the others have the sizes of the smallest variant.
+    """Shapes of the outputs for several sizes of one dimension, with all other sizes as in the smallest variant.
 
     Args:
-        number: index of the symbol.
+        number: index of the dimension.
         first: shapes of the outputs in the smallest variant.
     """
 
@@ -206,7 +206,7 @@ class _Observations:
         self._number = number
         self._shapes: dict[int, Shapes] = {self.base: first}
 
-    def look(self, size: int) -> bool:
+    def observe(self, size: int) -> bool:
         """Run the model with this size, unless it has been run before. Return whether the model accepts the
         size."""
         if size in self._shapes:
@@ -219,22 +219,22 @@ class _Observations:
             return False
         return True
 
-    def few(self) -> None:
+    def observe_few(self) -> None:
         """Observe a few other sizes. Some of them are bucket sizes, because some models accept only multiples of
         a number."""
         size, seen = self.base, 0
         candidates = [size - 1, size // 2, *self.buckets[1:2], size + 1, 2 * size, *self.buckets[2:3]]
         for candidate in dict.fromkeys(one for one in candidates if 0 < one != size):
-            seen += self.look(candidate)
+            seen += self.observe(candidate)
             if seen == FURTHER_SIZES:
                 break
 
-    def row(self) -> int:
+    def observe_consecutive(self) -> int:
         """Observe `CONSECUTIVE` consecutive sizes. Return the number of sizes that the model accepts."""
-        return sum(self.look(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
+        return sum(self.observe(size) for size in range(self.base + 1, self.base + 1 + CONSECUTIVE))
 
     def dimensions(self, name: str, axis: int) -> dict[int, int]:
-        """Return the sizes of one dimension of an output, by size of the symbol."""
+        """Return the sizes of one dimension of an output, by size of the free dimension."""
         dims = {size: (shapes.get(name) or ())[axis : axis + 1] for size, shapes in self._shapes.items()}
         return {size: dim[0] for size, dim in dims.items() if dim}
 
@@ -254,19 +254,19 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     for name in sorted(findings.undeclared | wrong):
         shape = first.get(name)
         if shape is None:
-            findings.uncut[name] = "It is not a tensor."
+            findings.uncut[name] = "The output is not a tensor."
         else:
             findings.relations[name] = [None] * len(shape)
             findings.open[name] = list(range(len(shape)))
     dependent: dict[tuple[str, int], list[Relation | str]] = {}
     for number in range(len(plan.symbols)):
         observed = _Observations(plan, number, first, run)
-        observed.few()
+        observed.observe_few()
         fits = _fit_all(findings, observed)
         row = 0
         if any(isinstance(found, str) or found.divisor > 1 for found in fits.values()):
             # Run consecutive sizes, because a few sizes do not show how a dimension is rounded.
-            row = observed.row()
+            row = observed.observe_consecutive()
             fits = _fit_all(findings, observed)
         for place, relation in fits.items():
             found: Relation | str | None = relation
@@ -277,16 +277,16 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     for (name, axis), relations in dependent.items():
         texts = " and ".join(map(str, relations))
         if len(relations) > 1:
-            findings.uncut[name] = f"Its axis {axis} depends on more than one size ({texts})."
+            findings.uncut[name] = f"Axis {axis} depends on more than one size ({texts})."
         elif isinstance(relations[0], str):
-            findings.uncut[name] = f"Its axis {axis} depends on {relations[0]}, but not as (a * size + b) // c."
+            findings.uncut[name] = f"Axis {axis} depends on {relations[0]}, but not as (a * size + b) // c."
         else:
             findings.relations[name][axis] = relations[0]
 
 
 def _fit_all(findings: _Findings, observed: _Observations) -> dict[tuple[str, int], Relation | str]:
-    """Return the relation of each dimension that depends on the symbol. If no relation fits, return the symbol's
-    name instead."""
+    """Return the relation of each output dimension to the free dimension. If no relation fits, return the free
+    dimension's name instead."""
     fits: dict[tuple[str, int], Relation | str] = {}
     for name, axes in findings.open.items():
         if name in findings.uncut:
@@ -320,7 +320,7 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
         untried = [size for size in _deciding_sizes(relation, values, observed) if size not in values]
         if not untried:
             return relation
-        if not observed.look(untried[0]):
+        if not observed.observe(untried[0]):
             return None
     return None
 
@@ -330,7 +330,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
     a size exists."""
 
     def dimension(size: int) -> int | None:
-        return observed.dimensions(name, axis).get(size) if observed.look(size) else None
+        return observed.dimensions(name, axis).get(size) if observed.observe(size) else None
 
     low, high = start, start + MAX_DIVISOR
     at_start, at_end = dimension(low), dimension(high)
@@ -364,7 +364,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # With a factor above 1, two relations may differ at a single size: try one for each possible divisor.
+        # Two relations with factors above 1 may differ at a single size: find one for each possible divisor.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

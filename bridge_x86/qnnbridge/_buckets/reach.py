@@ -34,7 +34,7 @@ from qnnbridge_protocol.errors import OptionError
 # Function that runs the model with free sizes on the CPU. Returns the outputs; ``None`` if the model refuses these
 # inputs.
 RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
-# Function that returns feeds of the right types and shapes for a size of the symbol.
+# Function that returns feeds of the right types and shapes for a size of the free dimension.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
 # Length of the longest input. If a change affects outputs up to its ends, the context counts as unlimited.
@@ -53,8 +53,8 @@ SHARP: Final = 3e-6
 
 
 def ends_of(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number: int) -> list[End]:
-    """Return the relation of each output to the symbol. Raise `OptionError` or `InvalidArgument` if an output
-    cannot be joined from windows."""
+    """Return the axis of each output that depends on the dimension. Raise `OptionError` or `InvalidArgument` if an
+    output cannot be joined from windows."""
     ends = []
     for name, axis in zip(names, joints(plan, shapes, names, number), strict=True):
         relation = shapes.found[name][axis]
@@ -108,10 +108,10 @@ def measure(
     operators: Collection[str] = (),
     longest: int = LONGEST_PROBE,
 ) -> Context:
-    """Measure the context of the model along a symbol.
+    """Measure the context of the model along a dimension.
 
     Args:
-        number: index of the symbol.
+        number: index of the dimension.
         highest: the largest valid integer of each integer input.
         operators: operators of the model, as far as they are known. longest: largest size to try.
 
@@ -135,8 +135,8 @@ def measure(
         size *= 2
     raise OptionError(
         f"chunk: an output depends on the whole of {name!r}, so it cannot be computed in windows.",
-        cause=f"A change at one of {size // 2} positions changes the outputs up to an end: for example through a "
-        "mean, a normalization, an attention or a recurrence over the whole length.",
+        cause=f"In an input of {size // 2} steps, a change of one step changes the outputs up to the first or last "
+        "step: for example through a mean, a normalization, an attention or a recurrence over the whole length.",
         fix="Remove chunk=; verify_padding() checks whether padding changes the results.",
     )
 
@@ -146,9 +146,9 @@ def _refuse_unshown(name: str, seen: _Seen, operators: Collection[str]) -> None:
     fading = sorted(FADING & {one.rpartition(".")[2] for one in operators})
     cause = ""
     if seen.still:
-        cause = f"No change of an input changed output number {min(seen.still)} at the same position of {name!r}."
+        cause = f"Changing one step of {name!r} in the inputs never changed that step of output {min(seen.still)}."
     elif seen.idle:
-        cause = f"No change of the input {min(seen.idle)!r} changed any output."
+        cause = f"Changing the input {min(seen.idle)!r} never changed an output."
     elif (
         fading and min(seen.sharp["left"] if seen.left else 1.0, seen.sharp["right"] if seen.right else 1.0) < SHARP
     ):
@@ -283,9 +283,9 @@ def check_exact(
             if not gap <= TOLERANCE * _largest(expected):
                 raise OptionError(
                     f"chunk: windows of {length} along {name!r} give different results than the whole input.",
-                    cause=f"The largest difference is {gap:.3g}, with {context.left} and {context.right} "
-                    "steps around each window.",
-                    fix=f"Give more steps (chunk={{{name!r}: {2 * context.total}}}), or remove chunk=.",
+                    cause=f"The largest difference is {gap:.3g}, although each window includes {context.left} "
+                    f"steps before and {context.right} steps after the steps that are kept.",
+                    fix=f"Give a larger context (chunk={{{name!r}: {2 * context.total}}}), or remove chunk=.",
                 )
             axis = ends[at][1]
             if _unequal(expected, np.roll(expected, 1, axis)).any():

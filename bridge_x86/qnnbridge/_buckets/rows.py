@@ -11,8 +11,8 @@ import numpy as np
 from qnnbridge._buckets.batches import axes_of
 from qnnbridge._buckets.plan import BucketPlan
 
-# Power of a difference, relative to the power of the results, from which rows count as dependent on each other (20
-# dB). Smaller differences prove nothing: dynamic quantisation chooses one scale for all rows.
+# Rows count as dependent on each other if the power of the difference exceeds this fraction of the power of the
+# results (20 dB). Smaller differences prove nothing: dynamic quantisation chooses one scale for all rows.
 MIXED: Final = 0.01
 
 
@@ -22,7 +22,7 @@ def mixes(
     """Return whether two rows give different results together than each row alone.
 
     Args:
-        number: index of the symbol of the rows.
+        number: index of the dimension whose rows are compared.
         feeds: inputs of two rows.
         run: function that runs the model with free sizes on the CPU.
     """
@@ -38,7 +38,7 @@ def mixes(
 
 
 def mixed_text(symbols: frozenset[str]) -> str:
-    """Return a clause for messages: rows of these symbols depend on each other."""
+    """Return a clause for messages: rows of these dimensions depend on each other."""
     return f"two rows of {' and '.join(map(repr, sorted(symbols)))} give different results together than alone"
 
 

@@ -230,8 +230,8 @@ class BucketedRunner:
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """Return a string with everything except the model that affects the results: how calls are divided and how
-        the model is rewritten."""
+        """Return a string that identifies everything except the model that affects the results: how calls are
+        divided and how the model is rewritten. Stored verdicts apply only if this string is equal."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -285,7 +285,8 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Inputs have different sizes for one symbol. On the CPU, ONNX Runtime decides whether this is an error.
+            # Inputs have different sizes for one dimension. On the CPU, ONNX Runtime decides whether this is an
+            # error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -303,18 +304,16 @@ class BucketedRunner:
 
     def _answer_padded(self, call: _Call, feeds: Mapping[str, Any], true: Sizes, variant: Sizes) -> list[Any]:
         values = self._run_in(variant, call, pad_feeds(self._plan, feeds, variant), true)
-        # If nothing was padded, `cut` returns the values unchanged.
         return cut(self._plan, self._shapes, call.names, values, true, variant)
 
     def _answer_windows(
         self, call: _Call, feeds: Mapping[str, Any], true: Sizes, windowing: Windowing
     ) -> list[Any]:
-        """Run a call in overlapping windows along the chunked symbol. Pad the other symbols as in any call."""
+        """Run a call in overlapping windows along the chunked dimension. Pad the other dimensions."""
         number, context = windowing.number, windowing.context
         size = true[number]
         # If no bucket is short enough, use one window of the exact size, so that nothing is padded.
         length = window_length(self._plan.buckets[number], size, context) or size
-        # The outputs of a single window need not be joined.
         if length == size:
             return self._answer_window(call, feeds, number)
         self._count("chunked")
@@ -335,8 +334,7 @@ class BucketedRunner:
         if fitting is None:
             raise refuse_pair(plan, true)
         variant = (*fitting[:number], true[number], *fitting[number + 1 :])
-        # Do not pad short inputs along this symbol, because padding would change the results. A variant is compiled
-        # once for each such length.
+        # Do not pad short inputs along this dimension: padding would change the results. Add a variant.
         self._variants.add(variant)
         return self._answer_padded(call, feeds, true, variant)
 
@@ -349,7 +347,7 @@ class BucketedRunner:
             number = large[0]
             axes = joints(plan, self._shapes, call.names, number)
             self._count("split")
-            # Call `_answer` recursively, because the parts may still be too large along another symbol.
+            # Call `_answer` recursively, because the parts may still be too large along another dimension.
             part_of = dataclasses.replace(call, is_part=True)
             results = [self._answer(part_of, part) for part in parts(plan, feeds, number, true[number])]
             joined_results = joined(results, axes)
@@ -448,7 +446,7 @@ class BucketedRunner:
         return self.status()
 
     def _is_ruled_out(self, sizes: Sizes, deadline: float | None) -> bool:
-        """Return whether the CPU refuses this combination of sizes but accepts that of the first variant."""
+        """Return whether the CPU refuses these sizes, but accepts the sizes of the first variant."""
         first = self._plan.smallest()
         if len(self._plan.symbols) < 2 or sizes == first or not self._takes_zeros:
             return False

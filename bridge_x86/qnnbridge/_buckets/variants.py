@@ -132,7 +132,7 @@ class BucketStatus(Shown):
             lines.append(f"the requested padding changes results: {self.padding}")
         if self.chunked:
             lines.append(f"{self.chunked} calls in overlapping windows")
-        lines += [f"{sizes}: left out, {reason}" for sizes, reason in self.ruled_out.items()]
+        lines += [f"{sizes}: skipped, {reason}" for sizes, reason in self.ruled_out.items()]
         lines += [f"output {name!r} is not cut: {reason}" for name, reason in self.uncut.items()]
         return "\n".join(lines)
 
@@ -162,12 +162,12 @@ FREE: Final[Sizes] = ()
 
 @dataclasses.dataclass(slots=True)
 class Variant:
-    """One variant.
+    """State of one variant. `runner` runs its calls; ``None`` before the session is created.
 
     Attributes:
         lock: held during the creation of the session.
         made_by: reason for the creation, such as "call" or "warm".
-        runs: number of calls, and parts of calls, that ran in it.
+        runs: number of calls, and parts of calls, that ran in this variant.
     """
 
     sizes: Sizes
@@ -179,7 +179,7 @@ class Variant:
 
 
 class Variants:
-    """The sessions of one session with buckets, by their sizes."""
+    """The variants of a session with buckets, by their sizes."""
 
     def __init__(self, plan: BucketPlan, recipe: SessionRecipe, open_runner: Open) -> None:
         self.plan = plan
@@ -208,7 +208,7 @@ class Variants:
 
         def made() -> RemoteRunner:
             if self._closed:
-                raise Closed("The session is closed.", fix="Create a new one.")
+                raise Closed("The session is closed.", fix="Create a new session.")
             if variant.runner is None:
                 self._make(variant, made_by, deadline, on_deadline)
             assert variant.runner is not None
@@ -285,7 +285,7 @@ class Variants:
         # `close` ran before this runner was set, so this thread closes the runner.
         if self._closed:
             runner.close()
-            raise Closed("The session is closed.", fix="Create a new one.")
+            raise Closed("The session is closed.", fix="Create a new session.")
 
     def _recipe_of(self, sizes: Sizes) -> SessionRecipe:
         recipe = self.recipe

@@ -1,4 +1,4 @@
-"""`GeneratorParams` and `Generator` with the interface of onnxruntime_genai. One thread at a time."""
+"""`GeneratorParams` and `Generator` with the interface of onnxruntime_genai. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 
-# Larger integers are sent as floats, because genai rejects them. Floats represent all smaller ones exactly.
+# genai rejects integers that are larger than this, so they are sent as floats.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
 
 def several_sequences(params: GeneratorParams) -> str:
-    """Return the name of a search option that asks for several sequences, "" if no option does."""
+    """Return the name of a search option that requests several sequences; "" if there is none."""
     options = params.get_search_options()
     return next((name for name in _SEVERAL if int(options.get(name) or 1) > 1), "")
 
 
 class GeneratorParams(Shown):
-    """Search options of a generator. The defaults come from the model's config."""
+    """Search options of a generator. The defaults come from the model's genai_config.json."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -69,11 +69,11 @@ class GeneratorParams(Shown):
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
 
     def get_search_options(self) -> dict[str, Any]:
-        """Return all search options: the defaults of the model's config, overridden by the options set here."""
+        """Return all search options: the defaults of genai_config.json, overridden by the options set here."""
         return {**self._model.info.search, **self._search}
 
     def set_guidance(self, type: str, data: str, enable_ff_tokens: bool = False) -> None:  # noqa: A002 - genai's name
-        """Restrict the answer to a grammar.
+        """Restrict the answer to texts that a grammar allows.
 
         Args:
             type: "json_schema", "regex" or "lark_grammar".
@@ -103,13 +103,13 @@ class Generator(Shown):
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
         several = several_sequences(params)
-        # A model that is a pipeline accepts one sequence only. Create an ordinary generation for it, so that the
-        # call below raises the host's error.
+        # A pipeline accepts only one sequence. Create an ordinary generation for it, so that the call below raises
+        # the host's error.
         is_batch = bool(several) and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
         if several and not is_batch:
-            self._remote.look("sequence", {"index": 0})  # raises the host's error about several sequences
+            self._remote.read_state("sequence", {"index": 0})  # raises the host's error about several sequences
 
     def _shown_name(self) -> str:
         return self._model._shown_name()
@@ -180,7 +180,7 @@ class Generator(Shown):
         """Replace the logits from which the next token is chosen."""
         import numpy as np
 
-        self._remote.look("set_logits", {}, [np.asarray(new_logits, np.float32)])
+        self._remote.read_state("set_logits", {}, [np.asarray(new_logits, np.float32)])
 
     def get_output(self, name: str) -> Any:
         """Return an output of the model's last run."""
@@ -196,7 +196,7 @@ class Generator(Shown):
         self._remote.change()
 
     def set_inputs(self, inputs: NamedTensors) -> None:
-        """Set the prompt with its pictures and sound, as returned by a `MultiModalProcessor`."""
+        """Set a prompt with pictures and sound, as returned by a `MultiModalProcessor`."""
         self._remote.begin(inputs)
 
     def set_active_adapter(self, adapters: Adapters, adapter_name: str) -> None:
@@ -233,13 +233,13 @@ class Generator(Shown):
         self._remote.timeout_s = seconds
 
     def close(self) -> None:
-        """Free the host's generator now. Without `close`, the generator is freed when this object is."""
+        """Free the host's generator now. Without `close`, the generator is freed together with this object."""
         self._remote.close()
 
     def _tensor(self, arguments: dict[str, Any]) -> Any:
         from qnnbridge_protocol.values import decode_all
 
-        frame = self._remote.look("tensor", arguments)
+        frame = self._remote.read_state("tensor", arguments)
         return decode_all(field(frame.header, "values", "tuple[Any]"), frame.buffers)[0]
 
 

@@ -60,7 +60,8 @@ class Config(Shown):
     @classmethod
     def from_package_ep(cls, config_path: str, ep: str) -> Config:
         raise GenerationUnsupported(
-            "Config.from_package_ep is not available.", fix="Give the folder of the variant to Config itself."
+            "Config.from_package_ep is not available.",
+            fix="Pass the folder of one variant of the package to Config().",
         )
 
     def append_provider(self, provider: str) -> None:
@@ -85,7 +86,7 @@ class Config(Shown):
         self._data[str(model_filename)] = bytes(memoryview(model_data))
 
     def remove_model_data(self, model_filename: str) -> None:
-        """Undo `add_model_data`."""
+        """Remove the bytes that `add_model_data` added for a file."""
         self._data.pop(str(model_filename), None)
 
     def set_decoder_provider_options_hardware_device_type(self, provider: str, value: str) -> None:
@@ -217,7 +218,7 @@ class Model(Shown):
     def create_streaming_processor(self) -> Any:
         raise GenerationUnsupported(
             "Streaming speech recognition is not available through the bridge.",
-            cause="onnxruntime-genai supports it for models that transcribe while someone speaks (Nemotron).",
+            cause="onnxruntime-genai has streaming for models that transcribe while someone speaks (Nemotron).",
             fix="Use qnnbridge.speech, or a model that transcribes whole recordings.",
         )
 

@@ -1,11 +1,11 @@
 """`GeneratorPool`: generators of finished answers, kept so that a later prompt processes only its new tokens.
 
-The key of a kept generator is the model object, the search options, the guidance and the salt. The first three are
-fixed when the native generator is created. The salt separates users, since the number of reused tokens and the time
-to the first token reveal which prompts were sent before. Nothing else changes the state of a generator: the model
-object includes the folder, the QNN options and the host; the chat template and earlier messages affect only the
-tokens, which are compared one by one; `generate` does not set an adapter. Stop texts, `timeout` and `max_tokens`
-are applied in this process and set for each answer.
+The key of a kept generator is the model object, the search options, the guidance and the salt. Model, search
+options and guidance are fixed when the native generator is created. The salt separates users, since the number of
+reused tokens and the time to the first token reveal which prompts were sent before. Nothing else changes the state
+of a generator: the model object includes the folder, the QNN options and the host; the chat template and earlier
+messages affect only the tokens, which are compared one by one; `generate` does not set an adapter. Stop texts,
+`timeout` and `max_tokens` are applied in this process and set for each answer.
 
 With guidance, onnxruntime-genai (0.13 to 0.18) resets the grammar when a generator is rewound. A kept generator is
 always rewound, at least by the token that is appended again, so each answer starts at the beginning of its grammar.
@@ -192,8 +192,8 @@ class GeneratorPool(Shown):
             if not kept.fits(model, params, salt):
                 continue
             common = _common(kept.tokens, tokens)
-            # A generator that shares less than half of its tokens with the prompt may continue another
-            # conversation.
+            # Leave a generator that shares less than half of its tokens with the prompt: another conversation may
+            # continue with it.
             if common > longest and 2 * common >= len(kept.tokens) and not _doubtful(model, kept.tokens, tokens):
                 best, longest = kept, common
         return best

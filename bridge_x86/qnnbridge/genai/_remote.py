@@ -58,16 +58,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Returns header, buffers and context of the request that creates an object in a process.
+# Function that returns header, buffers and context of the request that creates an object in a process.
 MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], tuple[Any, ...], CallContext]"]
 
-# Prepares a new object. Arguments: process, number of the object in that process, deadline.
+# Function that prepares a new object. Arguments: process, number of the object in that process, deadline.
 Complete = Callable[["HostProcess", int, "float | None"], None]
 
-# Number of times the daemon's host died while the connection to the daemon stayed open.
+# Number of deaths of the daemon's host during a connection to the daemon, for each `Host`.
 _losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
-# Number of crashes that a call may cause before it is no longer repeated.
+# A call is repeated after this many crashes that it may have caused, but not after more.
 OWN_DEATHS: Final = 1
 
 
@@ -78,8 +78,8 @@ def survive(
     deadline: float | None = None,
     timeout_s: float | None = None,
 ) -> T:
-    """Run `attempt` with `retries.survive`, which repeats it in a new host after a crash, under the rules for
-    objects of the host.
+    """Run `attempt` with `retries.survive`, which repeats it in a new host after a crash, as `_ObjectPolicy`
+    decides.
 
     context: what is blamed for a crash in the call.
     """
@@ -106,7 +106,7 @@ class _ObjectPolicy(retries.Policy):
     def judge(self, _process: HostProcess, error: BridgeError) -> Death | bool:
         if not self._host.is_daemon or not isinstance(error, (StateLost, HostCrashed)):
             return False
-        # The daemon's host died, and the daemon has explained the crash. The connection stays open, but the objects
+        # The daemon has reported the crash of its host. The connection to the daemon stays open, but the objects
         # are lost.
         _losses[self._host] = _losses.get(self._host, 0) + 1
         return Death(error, isinstance(error, StateLost) or error.details.get("from_outside") is True)
@@ -158,7 +158,7 @@ def operation_request(
     }, buffers
 
 
-# Seconds that native code may continue after the deadline of its call.
+# Seconds after a call's deadline until a host that still runs the call is replaced.
 OVERDUE_S: Final = 5.0
 _LOOK_S: Final = 0.2
 
@@ -279,8 +279,8 @@ class Remade:
         """Process the answer to the request that created the object."""
 
     def answer_of_creation(self) -> Frame | None:
-        """Return the answer to the request that created the object if it also contains the result of the call, else
-        None. Return it only once."""
+        """Return the answer to the request that created the object, once, if it also contains the result of the
+        call; else ``None``."""
         return None
 
     def _exists(self, found: HostObject, process: HostProcess) -> bool:
@@ -317,7 +317,8 @@ class ModelRecipe:
 
 
 class RunsAhead(Protocol):
-    """Interface of a generation. tokens: read by the application. ahead: further tokens that have arrived."""
+    """Interface of a generation. tokens: tokens that the application has read. ahead: arrived tokens after
+    these."""
 
     tokens: list[int]
     ahead: collections.deque[int]
@@ -350,7 +351,7 @@ class RemoteModel(Remade):
             # The host's error contains the fingerprint of the model, but not the crash reports, which this process
             # has. `check_quarantine` raises an error with both. A daemon's error already contains both.
             if not self.host.is_daemon:
-                self._book_on(str(refusal.details.get("fingerprint", "")))
+                self._blame_model(str(refusal.details.get("fingerprint", "")))
                 self.host.supervisor.check_quarantine(self.context)
             raise
 
@@ -452,13 +453,13 @@ class RemoteModel(Remade):
 
     def _made(self, frame: Frame) -> None:
         self.info = GenerationModelInfo.from_wire(field(frame.header, "result", "Mapping[str, Any]"))
-        # A set: several stages with the same remedy cause one warning.
+        # Use a set, so that several stages with the same remedy cause only one warning.
         took = {stage.placement.npu_memory for stage in self.info.stages} - {""}
         texts = [*self.info.notes, *(f"{self.info.label} is {words}." for words in took)]
         show_notices([Notice("once", text) for text in texts])
-        self._book_on(self.info.fingerprint)
+        self._blame_model(self.info.fingerprint)
 
-    def _book_on(self, fingerprint: str) -> None:
+    def _blame_model(self, fingerprint: str) -> None:
         # After this, crashes during a call are blamed on the model with this fingerprint.
         if fingerprint != self.context.fingerprint:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)

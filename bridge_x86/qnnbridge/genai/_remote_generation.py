@@ -1,13 +1,13 @@
 """Generations in the host, which survive its crashes.
 
 This process keeps the history (all tokens), so the host's generator can be created again at any time. Tokens are
-generated in steps: one request asks for several tokens, which the host sends as it generates them. The first step
-has one token and each further step twice as many, so the host runs a little ahead of the application. The next step
-is requested in the middle of the current one, so that the host never waits for a request. When the application does
-anything but ask for the next token, the tokens generated ahead are dropped, and the next request contains the
-number of tokens that are still valid.
+generated in steps: one request is for several tokens, which the host sends as it generates them. The first step has
+one token and each further step twice as many, so the host runs a little ahead of the application. The next step is
+requested in the middle of the current one, so that the host never waits for a request. When the application does
+anything but read the next token, the tokens generated ahead are dropped, and the next request contains the number
+of tokens that are still valid.
 
-One thread at a time.
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
 # Maximum number of tokens of a step. With a daemon, steps are shorter, because other applications wait for the end
 # of a step: at most `FIRST_STEPS_OF_DAEMON` tokens until the time per token is known.
 LONGEST_STEP: Final = 32
-# Tokens of the step after the prompt's step if the application will probably read many tokens.
+# Number of tokens of the step after the prompt's step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
-# Number of open streams of a connection from which on no step is requested ahead, to leave streams for others.
+# Limit of open streams for a step ahead, so that other generations also get streams of the connection.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
 FIRST_STEPS_OF_DAEMON: Final = 8
 # Intended seconds of a step with a daemon. The number of tokens is derived from the time of earlier steps; a single
@@ -68,7 +68,7 @@ STEP_OF_DAEMON_S: Final = 0.1
 
 
 class _Step(NamedTuple):
-    """Request for a step.
+    """Contents of a request that generates a step of tokens.
 
     arguments, values: contents of the request. others: further objects in the host that the request refers to.
     context: what is blamed for a crash in the step.
@@ -105,7 +105,7 @@ class _RemoteGenerator(Remade):
         self._model = model
         self._recipe = recipe
         self._stopping = stopping
-        # The first step of the next new generator. The step contains the whole history.
+        # The first step of the next generator that is created. This step contains the whole history.
         self.first: _Step | None = None
         self._answer: Frame | None = None
 
@@ -130,7 +130,7 @@ class _RemoteGenerator(Remade):
 
 
 class RemoteGeneration:
-    """Generation in the host, with the history needed to create it again.
+    """Generation in the host, with the history that is needed to create the host's generator again.
 
     Attributes:
         tokens: the history: prompts and answers.
@@ -169,7 +169,7 @@ class RemoteGeneration:
         self._texts: collections.deque[str] = collections.deque()
         self._tokenizer: Remade | None = None
         self._answer_start = 0
-        # Statistics of earlier native generators of this generation.
+        # Statistics of the native generators that this generation used before the current one.
         self._earlier = GenerationStats()
         self.remade = self._new_object()
 
@@ -209,7 +209,8 @@ class RemoteGeneration:
         if self.tokens:
             raise GenerationUnsupported(
                 "Pictures and sound belong to the first prompt of a generator.",
-                cause=f"It has {counted(len(self.tokens), 'token')} already. onnxruntime-genai ignores new inputs.",
+                cause=f"The generator has {counted(len(self.tokens), 'token')} already, so onnxruntime-genai would "
+                "ignore new inputs.",
                 fix="Create a new Generator, and pass all messages with their pictures and sound.",
             )
         given = {name: tensor.as_numpy() for name, tensor in inputs._tensors.items()}
@@ -285,11 +286,12 @@ class RemoteGeneration:
         self.stats = GenerationStats()
         self._earlier = GenerationStats(earlier.replays - old.replays, earlier.forced - old.forced)
 
-    def look(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
+    def read_state(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
         """Call an operation on the state after the last token that the application has read. After this call the
         host generates one token at a time."""
         self.settle()
-        # A program that reads logits between tokens would discard the tokens generated ahead each time.
+        # Generate one token at a time, because a program that reads logits between tokens discards tokens generated
+        # ahead.
         self._longest = 1
         deadline = self._deadline
 
@@ -341,7 +343,7 @@ class RemoteGeneration:
 
         def attempt(process: HostProcess) -> None:
             steps = self._steps
-            # Drop the streams of a host that has ended: the new process needs a new request.
+            # Drop the streams of a host that has ended, because the new process needs a new request.
             if self._process is not process:
                 _abandon(steps)
             if not steps and self._begin_step(process, deadline):
@@ -350,7 +352,7 @@ class RemoteGeneration:
             step = steps[0]
             try:
                 with TerminateRelay(self.stopping, process.channel) as stoppable:
-                    # The request of the stream was sent before the relay existed, so the relay gets its id here.
+                    # The step was requested before this relay existed, so pass the request's id to the relay.
                     if stoppable is not None:
                         stoppable(step.stream.request_id)
                     frame = step.stream.next(deadline)
@@ -467,7 +469,7 @@ class RemoteGeneration:
             )
         except BaseException:
             if is_new:
-                # The new generator does not contain the history.
+                # Discard the new generator, because it does not contain the history.
                 remade.forget()
             raise
 
@@ -586,7 +588,7 @@ class RemoteBatch(RemoteGeneration):
 
     def sequence(self, index: int) -> list[int]:
         """Return all tokens of one sequence."""
-        return list(field(self.look("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
+        return list(field(self.read_state("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
 
     def rewind(self, length: int) -> None:
         if length:

@@ -62,7 +62,7 @@ class TokenLogprobs:
 class TextStream(Shown, Iterator[str]):
     """Iterator over the pieces of an answer, as they are generated.
 
-    One thread at a time, but `cancel` may be called from any thread.
+    Not thread-safe, except `cancel`, which any thread may call.
 
     Attributes:
         text: the answer so far.
@@ -293,7 +293,7 @@ def generate(
         Iterator over the pieces of the answer. The prompt has been processed already.
 
     Raises:
-        OptionError: an option is out of range, or asks for several sequences (beams, batches).
+        OptionError: an option is out of range, or requests several sequences (beams, batches).
         PromptRefused: the prompt is empty or too long, or a picture or recording cannot be read.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -315,7 +315,7 @@ def generate(
     several = several_sequences(params)
     if several:
         raise OptionError(
-            f"{several}={params.get_search_options()[several]:g} asks for several sequences; generate returns one.",
+            f"{several}={params.get_search_options()[several]:g} requests several sequences; generate returns one.",
             cause="generate returns the text while it is generated, before the best sequence is known.",
             fix=f"Pass {several}=1, or set it to 1 in genai_config.json. For several sequences, use a Generator.",
         )

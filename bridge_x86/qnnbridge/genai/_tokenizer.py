@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HasRemote(Protocol):
-    """Model object of the application."""
+    """Interface of `Model`: an object of the application with its model in the host."""
 
     _remote: RemoteModel
 
@@ -114,7 +114,7 @@ class Tokenizer(Shown):
         }
         from qnnbridge_protocol.values import decode_all
 
-        # Read the number before the request: the options may change during it.
+        # Read the number before the request, because another thread may change the options during the request.
         changes = self._changes
         frame = self._operate("apply_chat_template", arguments, timeout=timeout)
         text = str(field(frame.header, "result", "Any"))
@@ -177,7 +177,7 @@ class Tokenizer(Shown):
 
 
 class TokenizerStream(Shown):
-    """Decoder of single tokens. A token may add no text until the next token arrives. One thread at a time.
+    """Decoder of single tokens. A token may add no text until the next token arrives. Not thread-safe.
 
     The request that decodes a token also decodes the tokens that a generator of the model has generated ahead.
     """
@@ -186,7 +186,7 @@ class TokenizerStream(Shown):
         self._model = model
         # The tokenizer or multimodal processor that creates the native stream.
         self._source = source
-        # Tokens passed to `decode`; and tokens that the host's stream has decoded ahead, with their texts.
+        # Tokens passed to `decode` (`_given`); tokens that the host has decoded ahead, with their texts (`_known`).
         self._given: list[int] = []
         self._known: collections.deque[tuple[int, str]] = collections.deque()
         self._remade = self._new()

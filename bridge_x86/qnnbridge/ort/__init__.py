@@ -143,7 +143,7 @@ package_name = "onnxruntime"
 __author__ = "Microsoft"
 
 
-# Value of `__module__` for each class and function while the drop-in is installed.
+# Module names that classes and functions get as `__module__` while the drop-in is installed.
 _BINDINGS, _COLLECTION = "capi.onnxruntime_pybind11_state", "capi.onnxruntime_inference_collection"
 _IN_PYTHON = frozenset(
     (
@@ -152,19 +152,19 @@ _IN_PYTHON = frozenset(
     )
 )
 _IN_INIT = frozenset({"preload_dlls", "print_debug_info"})
-_in_place = False
-_introduced: list[tuple[Any, str]] = []
+_adopted = False
+_deferred: list[tuple[Any, str]] = []
 
 
-def take_the_place() -> None:
-    """Set `__module__` of all classes and functions of this package to ``onnxruntime``, which texts and pickles
-    then contain."""
-    global _in_place
-    _in_place = True
-    while _introduced:
-        introduce(*_introduced.pop())
+def adopt_onnxruntime_names() -> None:
+    """Set `__module__` of all classes and functions of this package to ``onnxruntime``, so that error messages and
+    pickles contain that name."""
+    global _adopted
+    _adopted = True
+    while _deferred:
+        set_module(*_deferred.pop())
     for error in OrtError.__subclasses__():
-        introduce(error, _BINDINGS)
+        set_module(error, _BINDINGS)
     # For errors that are built-in classes in ONNX Runtime, programs expect the built-in name in
     # `type(error).__name__`.
     for code, kind in BY_CODE.items():
@@ -174,11 +174,11 @@ def take_the_place() -> None:
             kind.__module__ = "builtins"
 
 
-def introduce(value: Any, module: str) -> None:
+def set_module(value: Any, module: str) -> None:
     """If the drop-in is installed, set `__module__` of a class or a function to a module of ``onnxruntime``."""
     # Without the drop-in the classes keep their own `__module__`, in which pickle looks for them.
-    if not _in_place:
-        _introduced.append((value, module))
+    if not _adopted:
+        _deferred.append((value, module))
     elif callable(value):
         # An empty `module` stands for the package itself.
         value.__module__ = f"onnxruntime.{module}".rstrip(".")
@@ -195,7 +195,7 @@ def __getattr__(name: str) -> Any:
         # Importing the module attaches the members (`_attach`). The module object is not needed.
         if name in _WITH_INNER:
             importlib.import_module(f"{_OURS}._native")
-        introduce(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
+        set_module(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)
         # Python calls a module's `__getattr__` only for missing names, so the next access finds the value directly.
         globals()[name] = value
         return value

@@ -210,7 +210,7 @@ def get_session_initializer() -> SessionObjectInitializer:
 
 # --- ``ModelCompiler`` ---
 
-# File systems allow 255 bytes for a name; the rest is for suffixes.
+# File systems allow 255 bytes for a file name. The remaining bytes are for suffixes.
 MAX_STEM_BYTES = 215
 
 
@@ -382,7 +382,6 @@ class ModelCompiler:
         data = self._model if isinstance(self._model, bytes) else None
         path = os.path.abspath(os.fsdecode(self._model)) if data is None else None
         parts = self._options.to_spec_parts()
-        # Without providers, compile for the CPU.
         providers = parts.pop("providers", None) or (ProviderSpec(CPU),)
         spec = SessionSpec(model_path=path, providers=providers, fallback="cpu", **parts)
         recipe = SessionRecipe(spec, data)
@@ -491,12 +490,12 @@ class ModelCompiler:
             options = options.twin()
             options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:
-            # overwrite: ONNX Runtime replaces an existing output. The caller has already checked the flag that
-            # forbids it.
+            # ONNX Runtime replaces an existing output. The caller has already checked the flag that forbids this.
             compile_model(self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True)
         except CompileFailed as error:
             if (
-                # The flag only applies to models without a compiled node. Other failures keep their own messages.
+                # ERROR_IF_NO_NODES_COMPILED applies only to models without a compiled node. Other failures keep
+                # their own messages.
                 error.details.get("qnn_nodes") != 0
                 or not self._flags & OrtCompileApiFlags.ERROR_IF_NO_NODES_COMPILED
             ):

@@ -39,9 +39,9 @@ from qnnbridge_protocol.visible import log_of
 
 _log = log_of("qnnbridge.ort")
 
-# Path of the folder. The variable is set if the drop-in is enabled.
+# Environment variable with the path of the drop-in's folder. It is set if the drop-in is enabled.
 VARIABLE: Final = "QNNBRIDGE_DROPIN"
-# Value of the variable if no folder is writable. This was logged, and child processes do not try again.
+# Value of the variable if no folder is writable. Child processes then neither try again nor log this again.
 NO_FOLDER: Final = "none"
 _OURS: Final = "QNNBRIDGE_"
 
@@ -190,7 +190,7 @@ def _following(start: Any) -> Any:
         try:
             call = signature.bind(self, *args, **kwargs)
         except TypeError:
-            start(self, *args, **kwargs)  # this call raises the same error with Python's own text
+            start(self, *args, **kwargs)  # let Python raise its own error for invalid arguments
             return
         given = call.arguments
         env = _completed(given.get("env"), given["args"], given.get("executable"), shell=bool(given.get("shell")))

@@ -59,7 +59,7 @@ def host_distribution(name: str) -> Distribution | None:
     where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
     found: dict[str, Distribution] = {}
-    for one in installed:  # Python imports the first package that it finds on the path
+    for one in installed:  # keep the first of several versions, as Python's import does
         # A damaged installation can leave a dist-info folder without a name.
         found.setdefault(_normal(one.metadata["Name"] or ""), one)
     distribution = found.get(_normal(name))
@@ -85,7 +85,7 @@ def package_folders(python: str) -> Iterator[str]:
     """Yield the package folders of an interpreter, which may belong to a virtual environment."""
     own_folder, folder = (os.path.dirname(os.path.abspath(path)) for path in (sys.executable, python))
     if os.path.realpath(python) == os.path.realpath(sys.executable) and folder == own_folder:
-        # The folder of the drop-in contains a METADATA file for onnxruntime that an earlier process has written.
+        # Skip the folder of the drop-in, because an earlier process has written its METADATA file for onnxruntime.
         stand_in = os.environ.get("QNNBRIDGE_DROPIN")
         yield from (entry for entry in sys.path if entry and entry != stand_in)
         return
@@ -169,7 +169,7 @@ def set_default_logger_verbosity(verbosity: int, /) -> None:
 def set_default_logger_callback(callback: object, severity: int = 2) -> None:
     """Pass the host's log lines about this process's calls to a function; ``None`` removes the function.
 
-    The function is called before the call returns that caused the log line. Lines of the host's background threads
+    The function is called before the call that caused the log line returns. Lines of the host's background threads
     are only passed to the logger qnnbridge.host, which gets all lines.
     """
     _check_severity(severity)
@@ -219,7 +219,7 @@ def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_thr
         raise OptionError(
             "set_global_thread_pool_sizes was called after a session had been created.",
             cause="ONNX Runtime creates its thread pools before its first session.",
-            fix="Call it before the first session.",
+            fix="Call the function before the first session.",
         )
     # ONNX Runtime creates the thread pools when a host starts, so other pools need a new host process.
     if not host.restart_with(GLOBAL_THREADS_VARIABLE, f"{intra_op_num_threads},{inter_op_num_threads}"):
@@ -475,7 +475,7 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
             cause="Other applications share the sessions of the daemon, and would share the allocator.",
             fix="Use a private host (QNNBRIDGE_HOST=private), or omit the allocator.",
         )
-    # -1 selects ONNX Runtime's default; for max_mem it is 0.
+    # Omit -1, which selects ONNX Runtime's default, except in max_mem, where 0 selects the default.
     settings = arena and {
         name: value for name in OrtArenaCfg.__slots__ if (value := getattr(arena, name)) != -1 or name == "max_mem"
     }

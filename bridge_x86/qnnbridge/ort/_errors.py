@@ -47,7 +47,7 @@ def _add_notes(error: OrtError | RemoteError) -> None:
 _WHY: Mapping[str, str] = {
     **dict.fromkeys(
         ("quantization", "tools", "transformers"),
-        "It is part of the host's installation: import it as onnxruntime.{name}, after qnnbridge.dropin "
+        "This package is in the host's installation: import it as onnxruntime.{name}, after qnnbridge.dropin "
         "(`qnnbridge exec` does that).",
     ),
     "training": "onnxruntime-qnn does not contain training.",

@@ -45,7 +45,6 @@ _NO_HOST: Final = (HostStartFailed, BreakerOpen)
 
 def shorten_host_errors() -> None:
     """From now on in this process, show errors of the host's start without qnnbridge's frames."""
-    # The previous hook shows all other errors.
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -101,10 +100,10 @@ def install() -> None:
 
     # Insert the finder at the start, because otherwise the path finder would find an installed onnxruntime.
     sys.meta_path.insert(0, _Finder())
-    ort.take_the_place()
+    ort.adopt_onnxruntime_names()
     if os.environ.get(VARIABLE):  # `qnnbridge exec` has started this program or its parent
         shorten_host_errors()
-    if not is_frozen():  # children of a frozen application run the application again
+    if not is_frozen():  # a child of a frozen application runs the application, not Python
         offer_to_children(os.environ)
         follow_children()
 
@@ -139,7 +138,7 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         # Normalize the name: `version("ONNXRuntime")` refers to the same package.
         asked = getattr(context, "name", None)
-        # If the folder for children is on the path, a search of all distributions finds the metadata there.
+        # If the folder for children is on the path, a search of all distributions finds its metadata anyway.
         all_of_them = asked is None and os.environ.get(VARIABLE) not in sys.path
         if all_of_them or (asked or "").lower().replace("_", "-") == "onnxruntime":
             yield _Metadata()
@@ -199,7 +198,7 @@ _own_paths: dict[str, list[str]] = {}
 
 
 class _Loader(importlib.abc.Loader):
-    """Loader that returns the module of another name."""
+    """Loader that returns the module of qnnbridge for a module name of onnxruntime."""
 
     def __init__(self, ours: str) -> None:
         self._ours = ours
@@ -211,7 +210,7 @@ class _Loader(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        spec, module.__spec__ = module.__spec__, self._own_spec  # the import system has replaced the spec
+        spec, module.__spec__ = module.__spec__, self._own_spec  # undo the import system's change
         if spec is None or spec.name.startswith("qnnbridge."):
             return
         module.__name__ = spec.name
@@ -322,7 +321,7 @@ def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
             submodule_search_locations=[path] if is_package else None,
         )
     if os.path.isdir(path):  # the folder has no __init__.py
-        # Without a loader it becomes a namespace package, as with Python's own finder.
+        # Without a loader the module becomes a namespace package, as with Python's own finder.
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [path]
         return spec
@@ -354,7 +353,7 @@ class _HostLoader(importlib.machinery.SourceFileLoader):
             where = "this frozen application" if is_frozen() else python
             missing_here = ModuleNotFoundError(
                 f"No module named {error.name!r}: {self.name} of onnxruntime {host_version()} needs the package "
-                f"{missing}, and {where} lacks it. {'Build it with that' if is_frozen() else 'Install it there'}.",
+                f"{missing}, and {where} lacks it. {'Add it to the build' if is_frozen() else 'Install it there'}.",
                 name=error.name,
                 path=error.path,
             )

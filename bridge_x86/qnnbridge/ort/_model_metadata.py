@@ -129,7 +129,7 @@ def with_model_config(
         raise RemoteRuntimeError(
             "is_model_proto_parsed was false. ModelProto needs to be parsed to check for ORT config within it"
         )
-    # The creation of the session reports the unreadable model.
+    # Ignore an unreadable model here: creating the session raises the error.
     text = (_metadata(model, host, timeout_s) or {}).get(_CONFIG)
     if text is None:
         return options if options is None else _fresh(options)
@@ -189,7 +189,7 @@ def _fresh(options: SessionOptions | None) -> SessionOptions:
 
 # --- devices selected by a function of the application ---
 
-# The limit is the same as in ONNX Runtime.
+# ONNX Runtime's maximum number of selected devices.
 MAX_SELECTIONS: Final = 8
 _FAILED: Final = "[ONNXRuntimeError] : 1 : FAIL : EP selection delegate "
 
@@ -200,14 +200,14 @@ def selected(
     """Return the providers of the devices that the function selects, in its order.
 
     Raises:
-        Fail: the function raised an exception, or returned something else than devices; with ONNX Runtime's text.
+        Fail: the function raised an exception, or did not return devices; with ONNX Runtime's text.
         InvalidArgument: the function returned several CPU devices.
     """
     if delegate is None:
         raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
     metadata = _metadata(model, host, timeout_s)
     if metadata is None:
-        return [(CPU, {})]  # the creation of the session reports the error of the model
+        return [(CPU, {})]  # creating the session raises the model's error
     # Put CPUs last, as in ONNX Runtime. The sort is stable: QNN devices keep the host's order.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:
@@ -222,7 +222,7 @@ def _providers(chosen: Any) -> list[Named]:
         raise Fail(
             f"{_FAILED}failed: Unable to cast Python instance of type {type(chosen)} to C++ type '?' (#define "
             "PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)",
-            cause="The function returned something else than a list of OrtEpDevice.",
+            cause="The function did not return a list of OrtEpDevice objects.",
             fix="Return a list of some of the devices that the function gets.",
         )
     if not chosen:

@@ -179,7 +179,7 @@ class OrtValueVector:
         operator.index(count)
 
     def shrink_to_fit(self) -> None:
-        """Do nothing."""
+        """Do nothing: the list has no spare memory."""
 
     def dlpack_at(self, index: int, /) -> Any:
         return self[index].to_dlpack()
@@ -230,7 +230,7 @@ class NativeIOBinding(IOBinding):
     @classmethod
     def of(cls, binding: IOBinding) -> NativeIOBinding:
         native = cls.__new__(cls)
-        # Both objects use the same dicts, so values bound through one object are visible through the other.
+        # Share the dicts of `binding`, so that values bound through one object are visible through the other.
         for name in IOBinding.__slots__:
             setattr(native, name, getattr(binding, name))
         return native
@@ -368,7 +368,7 @@ def copy_native_tensors(src: Sequence[OrtValue], dst: Sequence[OrtValue], stream
 
 
 def _attach() -> None:
-    """Add the private attributes that return native views to qnnbridge's classes."""
+    """Extend qnnbridge's classes by the private attributes that return native views."""
     members: dict[type, dict[str, Any]] = {
         OrtValue: {
             "_ortvalue": property(NativeOrtValue.of),

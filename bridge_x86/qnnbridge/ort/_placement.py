@@ -53,7 +53,7 @@ class OrtEpAssignedSubgraph:
 
 
 POLICY_VARIABLE = "QNNBRIDGE_DROPIN_PROVIDER"
-# Sizes of free dimensions, as a JSON object: dimension -> size or list of sizes.
+# Environment variable with sizes of free dimensions, as a JSON object: dimension -> size or list of sizes.
 SIZES_VARIABLE = "QNNBRIDGE_DROPIN_SIZES"
 Policy = Literal["as-requested", "qnn", "cpu"]
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -79,7 +79,7 @@ def policy() -> Policy:
     """Return the user's policy from the environment. Raises `OptionError` for an invalid value."""
     value = os.environ.get(POLICY_VARIABLE, "") or "as-requested"
     if value not in POLICIES:
-        raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"One of: {', '.join(POLICIES)}.")
+        raise OptionError(f"{POLICY_VARIABLE}={value!r} is not known.", fix=f"Use one of: {', '.join(POLICIES)}.")
     return value  # type: ignore[return-value]
 
 
@@ -192,7 +192,7 @@ LAST_COMPARISON_S = 10.0
 
 @dataclasses.dataclass(slots=True)
 class ModelRecord:
-    """Record of the sessions of one model.
+    """Entry of the report for one model and all its sessions.
 
     Args:
         seconds: total time that the program waited for runs.

@@ -120,7 +120,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
-        # A session with buckets already has fixed sizes.
+        # A session with buckets needs no check, because its sizes are fixed.
         if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 
@@ -146,7 +146,7 @@ class Session(bridge.InferenceSession):
         recipe = dataclasses.replace(self._qnn_recipe, identity=self._remote.recipe.identity)
         made = make_for_sizes(self, recipe, self._timeout, sizes)
         if made is not None:
-            journal().opened(made, because="made for the sizes of the first call")
+            journal().opened(made, because="created for the sizes of the first call")
         return made
 
     @staticmethod
@@ -185,7 +185,7 @@ class Session(bridge.InferenceSession):
         # In ONNX Runtime `set_seed` applies to the whole process. Here the seed is sent with each session. The seed
         # is part of the recipe, so that a session that is created again in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
-        recipe = choose_model(host, recipe, self._timeout)  # do this before the code below reads the model
+        recipe = choose_model(host, recipe, self._timeout)  # before the code below, which reads the chosen model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe
@@ -210,7 +210,7 @@ class Session(bridge.InferenceSession):
         # The first call may compile here, before the journal starts to measure, because compilation is not part of
         # a run.
         second = self._of_first_call and self._of_first_call.session_for(feed, kwargs.get("timeout"))
-        # Repeated calls do not use `run_values`, so each method that runs the model is counted separately.
+        # Count the run here, because repeated calls do not use `run_values`.
         with journal().running(second or self):
             return getattr(second or super(), method)(*args, **kwargs)  # type: ignore[no-any-return]
 
@@ -304,7 +304,7 @@ class Session(bridge.InferenceSession):
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Return the nodes of each provider, as recorded by the host's ONNX Runtime."""
         if not _records_assignment(self._ort_options):
-            # The host always records the assignment, so raise the error that ONNX Runtime would raise.
+            # Raise ONNX Runtime's error, although the host always records the assignment.
             raise Fail(
                 f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
                 'set to "1" to retrieve EP graph assignment information.'
@@ -363,7 +363,7 @@ class Session(bridge.InferenceSession):
             raise OptionError(
                 "set_tuning_results cannot be used through qnnbridge.",
                 cause="Neither QNN nor the CPU provider is tunable.",
-                fix="Leave it out.",
+                fix="Remove the call.",
             )
 
     # Allow subclasses to implement pickling, as ONNX Runtime's documentation shows.
@@ -378,7 +378,7 @@ class Session(bridge.InferenceSession):
     def __getstate__(self) -> Any:
         raise RemoteTypeError(
             f"cannot pickle '{BINDINGS}.InferenceSession' object",
-            fix="Give the worker the model's path and make the session there.",
+            fix="Pass the model's path to the other process, and create the session there.",
         )
 
     # --- private members of ONNX Runtime that programs use ---

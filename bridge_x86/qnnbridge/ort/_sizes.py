@@ -57,10 +57,8 @@ def arguments_for(
         return None
     left = dict.fromkeys(axis.option for axis in free if not {axis.symbol, axis.place} & {*fitting})
     if left:
-        text = (
-            f"{recipe.label}: sizes are given for {', '.join(sizes)}, and not for {', '.join(left)}, free as well."
-        )
-        show_notices([Notice("once", f"{text} QNN needs all of them: qnnbridge exec --dim, --bucket.")])
+        text = f"{recipe.label}: sizes are given for {', '.join(sizes)}, but not for {', '.join(left)}."
+        show_notices([Notice("once", f"{text} QNN needs all sizes: use qnnbridge exec --dim or --bucket.")])
         return None
     lists = {name: size for name, size in fitting.items() if not isinstance(size, int)}
     # `split` lists the dimensions along which a call may be split: only dimensions with a list of sizes.
@@ -140,8 +138,8 @@ class SizesOfFirstCall:
         other = {names[place]: size for place, size in sizes.items() if size != self._seen[place]}
         came = ", ".join(f"{name}={size}" for name, size in other.items())
         return (
-            f"{self._session._remote.recipe.label}: calls with {came} run with their free nodes on the CPU, since "
-            f"the first call had other sizes. qnnbridge exec {options} compiles these sizes, too."
+            f"{self._session._remote.recipe.label}: calls with {came} run the nodes with free dimensions on the "
+            f"CPU, since the first call had other sizes. qnnbridge exec {options} compiles these sizes, too."
         )
 
 
@@ -162,13 +160,13 @@ def make_for_sizes(
     spec = dataclasses.replace(
         recipe.spec, free_dimensions_by_name={**recipe.spec.free_dimensions_by_name, **named}
     )
-    _log.info("%s: compiling it for the sizes of the first call, %s", label, shown)
+    _log.info("%s: compiling the model for the sizes of the first call, %s", label, shown)
     try:
         creation = CallLimits(timeout, remote.retry)
         recipe = dataclasses.replace(recipe, spec=spec)
         fixed = from_recipe(recipe, remote.host, creation, timeout, warn=session._warn)
     except BridgeError as error:
-        _log.warning("%s runs as it is: with %s fixed it fails: %s", label, shown, error.message)
+        _log.warning("%s keeps its free dimensions, because with %s it fails: %s", label, shown, error.message)
         return None
     before, after = session.placement, fixed.placement
     # With fixed sizes ONNX Runtime folds nodes, so a smaller number of nodes on the CPU alone is not an
@@ -177,14 +175,14 @@ def make_for_sizes(
         fixed.close()
         # Use the warning level, because the earlier announcement that the first call fixes the sizes is also a
         # warning.
-        _log.warning("%s runs as it is: with %s fixed, %s too.", label, shown, _share(fixed))
+        _log.warning("%s keeps its free dimensions, because with %s, too, %s.", label, shown, _share(fixed))
         return None
     show_notices([Notice("once", f"{label}: fixed to the sizes of its first call ({shown}), {_share(fixed)}.")])
     return fixed
 
 
 def warn_of_share(session: InferenceSession, *, first_call_decides: bool) -> bool:
-    """If free dimensions keep nodes from QNN, warn, once per model. Return whether they do."""
+    """Return whether free dimensions keep nodes from running on QNN. If so, warn once per model."""
     placement, inputs = session.placement, session._remote.info.inputs
     names = list(dict.fromkeys(axis.option for axis in free_dimensions(inputs)))
     helps = not (placement.cause or "").startswith(NO_OPERATOR)
@@ -197,7 +195,8 @@ def warn_of_share(session: InferenceSession, *, first_call_decides: bool) -> boo
         [
             Notice(
                 "once",
-                f"{label}: {_share(session)}: QNN takes fixed sizes only, and free are {', '.join(names)}. {todo}"
+                f"{label}: {_share(session)}: QNN takes only fixed sizes, but these dimensions are free: "
+                f"{', '.join(names)}. {todo}"
                 f"To fix them from the start: qnnbridge exec {options}, or --bucket NAME=SIZES.",
             )
         ]

@@ -432,7 +432,7 @@ class Transcription(Shown):
     def transcript(self, segments: Iterable[SpeechSegment]) -> Transcript:
         """Collect the remaining segments and return the result. `segments` contains all segments of this
         transcription."""
-        found = tuple(segments)  # evaluated before `language`, which is known only after the first segment
+        found = tuple(segments)  # read the segments first: `language` is known only after the first one
         return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
 
     def cancel(self) -> None:

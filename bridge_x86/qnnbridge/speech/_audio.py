@@ -23,12 +23,13 @@ Array = np.ndarray[Any, np.dtype[Any]]
 RATE: Final = 16000
 HOP: Final = 160
 WINDOW: Final = 400
-_BELOW: Final = 8.0  # values more than this many decades below the loudest bin are raised to this limit
+_BELOW: Final = 8.0  # minimum of the features: this many decades below the loudest bin
 
 
 @functools.lru_cache(maxsize=4)
 def mel_filters(bins: int) -> Array:
-    """Return Slaney's mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, else logarithmic."""
+    """Return Slaney's mel filters with area 1, ``(WINDOW / 2 + 1, bins)``: linear below 1 kHz, logarithmic
+    above."""
     # Slaney's scale has 3 mels per 200 Hz up to 1 kHz (mel 15), and 27 mels per factor of 6.4 above.
     step = np.log(6.4) / 27.0
     top = 15.0 + np.log(RATE / 2 / 1000.0) / step
@@ -249,7 +250,7 @@ def _wave_form(body: bytes) -> tuple[int, int, int, bool]:
     width = (bits + 7) // 8
     fits = 1 <= width <= 4 if kind == _PCM else kind == _FLOATS and bits == 32
     if not fits or not channels:
-        raise _NoWave(f"its format is {kind}, its samples have {width} bytes, and {channels} channels")
+        raise _NoWave(f"it has the WAV format {kind}, {width} bytes per sample, and {channels} channels")
     return rate, channels, width, kind == _FLOATS
 
 
@@ -278,7 +279,7 @@ class AudioReader:
                 raise OptionError(
                     f"{self._name} has no samples.",
                     cause="The file is empty or contains only a header.",
-                    fix="Record or copy it again.",
+                    fix="Record or copy the audio again.",
                 )
         except BaseException:
             self.close()
@@ -330,7 +331,7 @@ def _source_of(audio: Audio, sampling_rate: int | None) -> tuple[_Source, str]:
                 f"There is no audio file {path}.", **why_missing(path, "Pass the path of a recording.")
             )
         if os.path.getsize(path) == 0:
-            raise OptionError(f"{path} is empty.", fix="Record or copy it again.")
+            raise OptionError(f"{path} is empty.", fix="Record or copy the audio again.")
         given: Any = path
         name = path
     elif hasattr(audio, "read"):
@@ -396,5 +397,5 @@ def _no_audio(name: str, why: str) -> OptionError:
     return OptionError(
         f"{name} cannot be read as audio.",
         cause=why.strip().rstrip(".") + ".",
-        fix="Convert it to WAV or FLAC: ffmpeg -i IN -ar 16000 -ac 1 OUT.wav",
+        fix="Convert the audio to WAV or FLAC: ffmpeg -i IN -ar 16000 -ac 1 OUT.wav",
     )

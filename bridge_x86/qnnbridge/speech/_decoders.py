@@ -187,7 +187,7 @@ class GrowingDecoder:
         if not self._own:
             return self._run(self._first, tokens, begins=True)
         scores = np.zeros(0, np.float32)
-        for token in tokens:  # decoders with past are exported for one token
+        for token in tokens:  # a decoder with past takes one token at a time
             scores = self._run(self._later, [token], begins=False)
         return scores
 
@@ -293,7 +293,7 @@ def check_known(role: str, nodes: Sequence[Node], known: Sequence[str]) -> None:
     if unknown:
         raise GenerationUnsupported(
             f"The {role} has unknown inputs: {', '.join(unknown[:6])}.",
-            cause="docs/speech.md lists the supported exports; this is another one.",
+            cause="The model is not one of the supported exports, which docs/speech.md lists.",
             fix="Export the model without these inputs; for onnxruntime-genai, without past_present_share_buffer.",
         )
     odd = [f"{node.name}: {node.type}" for node in nodes if node.type not in TYPES]

@@ -136,7 +136,7 @@ def _of_role(folder: Path, role: str, names: Sequence[str]) -> Path:
     raise GenerationFolderInvalid(
         f"{folder} has no {role} of Whisper.",
         cause="Looked for " + ", ".join(name for name in names if role in name) + f" and any *{role}*.onnx.",
-        fix="Export it: optimum-cli export onnx --model openai/whisper-tiny FOLDER, or see docs/speech.md.",
+        fix="Export a model: optimum-cli export onnx --model openai/whisper-tiny FOLDER, or see docs/speech.md.",
     )
 
 
@@ -214,7 +214,7 @@ def load_tokenizer(folder: Path) -> Any:
     if not path.is_file():
         raise GenerationFolderInvalid(
             f"{folder} has no tokenizer.json.",
-            cause="Exports of AI Hub do not contain it, and without it the model returns tokens but no text.",
+            cause="Exports of AI Hub contain no tokenizer, and without it the model returns tokens but no text.",
             fix="Copy tokenizer.json and generation_config.json of the model from Hugging Face "
             "(openai/whisper-...) into the folder, or give their folder: load(FOLDER, tokenizer=OTHER).",
         )
@@ -233,7 +233,7 @@ def read_vocabulary(tokenizer: Any, multilingual: bool | None) -> Vocabulary:
     missing = [name for name in needed if name not in names]
     if missing:
         raise GenerationFolderInvalid(
-            f"tokenizer.json lacks {', '.join(missing)}.", cause="It is not the tokenizer of a Whisper model."
+            f"tokenizer.json lacks {', '.join(missing)}.", cause="The file is not the tokenizer of a Whisper model."
         )
     start = names["<|startoftranscript|>"]
     tasks = {task: names[f"<|{task}|>"] for task in ("transcribe", "translate") if f"<|{task}|>" in names}
@@ -340,7 +340,7 @@ class SessionChoices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WhisperSessions:
-    """The loaded sessions.
+    """Sessions of the encoder and the decoders of a loaded model.
 
     Attributes:
         bins, frames: size of the features of one window.
@@ -361,7 +361,7 @@ class WhisperSessions:
 
 
 def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: SessionChoices) -> WhisperSessions:
-    """Open the sessions.
+    """Open the sessions of the encoder and the decoders.
 
     Raises:
         GenerationUnsupported, GenerationFolderInvalid: the model is not a supported Whisper model.
@@ -472,7 +472,7 @@ def _check_growing(names: CacheNames, inputs: Sequence[Sequence[Node]], outputs:
         raise GenerationUnsupported(
             "The decoder has no cache inputs with known names.",
             evidence=tuple(node.name for node in inputs[-1])[:8],
-            fix="Export it with optimum or onnxruntime-genai.",
+            fix="Export the model with optimum or onnxruntime-genai.",
         )
     own = [name for pair in names.growing for name in pair]
     for nodes in inputs:

@@ -18,7 +18,7 @@ from qnnbridge.ort._session import InferenceSession
 from qnnbridge.ort.backend.backend_rep import OnnxRuntimeBackendRep, set_allowed
 
 _WRITES_FILES = frozenset({"enable_profiling", "optimized_model_filepath", "profile_file_prefix"})
-# The same options as in ONNX Runtime.
+# Session options that `prepare` accepts, as in ONNX Runtime: all except those that write files.
 _SAFE_SESSION_OPTIONS = frozenset(SessionOptions.fields()) - _WRITES_FILES
 
 
@@ -89,7 +89,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def run_model(cls, model: Any, inputs: Any, device: str | None = None, **kwargs: Any) -> Any:
-        # `prepare` and `run` get all options, so `set_allowed` ignores names that the class does not have.
+        # `prepare` and `run` get the same options; `set_allowed` ignores those of the other method.
         return cls.prepare(model, device, **kwargs).run(inputs, **kwargs)
 
     @classmethod
@@ -105,7 +105,7 @@ prepare = OnnxRuntimeBackend.prepare
 run = OnnxRuntimeBackend.run_model
 supports_device = OnnxRuntimeBackend.supports_device
 
-ort.introduce(OnnxRuntimeBackend, "backend.backend")
+ort.set_module(OnnxRuntimeBackend, "backend.backend")
 for _method in ("is_compatible", "prepare", "run_model", "supports_device"):
     # Pass the underlying function, because the `__module__` of a bound method cannot be set.
-    ort.introduce(vars(OnnxRuntimeBackend)[_method].__func__, "backend.backend")
+    ort.set_module(vars(OnnxRuntimeBackend)[_method].__func__, "backend.backend")

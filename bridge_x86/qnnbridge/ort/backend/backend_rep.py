@@ -57,4 +57,4 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
         return self._session.run(None, feeds, options)
 
 
-ort.introduce(OnnxRuntimeBackendRep, "backend.backend_rep")
+ort.set_module(OnnxRuntimeBackendRep, "backend.backend_rep")

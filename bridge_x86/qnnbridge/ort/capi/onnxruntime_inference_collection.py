@@ -76,7 +76,7 @@ for _function in (
     get_vendor_id_for_device_type,
     make_get_initializer_location_func_wrapper,
 ):
-    ort.introduce(_function, "capi.onnxruntime_inference_collection")
+    ort.set_module(_function, "capi.onnxruntime_inference_collection")
 
 __all__ = [
     "AdapterFormat",

@@ -15,8 +15,8 @@ from qnnbridge_protocol.errors import OrtError
 _ERRORS = {cls.__name__: cls for cls in OrtError.__subclasses__()}
 globals().update(_ERRORS)
 
-# Names that the module ``onnxruntime`` lacks or uses for another class -> the module that defines the name, and the
-# name in it.
+# Names of this module that ``onnxruntime`` lacks, or uses for another class. Values: the module of qnnbridge that
+# defines the object, and the object's name there.
 INNER: dict[str, tuple[str, str]] = {
     name: (f"qnnbridge.{home}", there or name)
     for home, names in {
@@ -65,13 +65,13 @@ def __getattr__(name: str) -> Any:
     if name in INNER:
         home, there = INNER[name]
         value = getattr(importlib.import_module(home), there)
-        ort.introduce(value, _BINDINGS)
+        ort.set_module(value, _BINDINGS)
     elif name in _EXPORTED:
         value = getattr(__getattr__(_EXPORTED[name]), name)
     elif name in _MODULES:
         value = ModuleType(f"onnxruntime.{_BINDINGS}.{name}")
         inside = getattr(importlib.import_module("qnnbridge.ort._build_tools"), _MODULES[name])
-        ort.introduce(inside, f"{_BINDINGS}.{name}")
+        ort.set_module(inside, f"{_BINDINGS}.{name}")
         setattr(value, _MODULES[name], inside)
     elif name in __all__:
         value = getattr(ort, name)

@@ -27,7 +27,7 @@ def check_training_module() -> tuple[bool, str, str, str]:
 
 
 for _function in (check_distro_info, get_package_name_and_version_info, check_training_module):
-    ort.introduce(_function, "capi.onnxruntime_validation")
+    ort.set_module(_function, "capi.onnxruntime_validation")
 
 __all__ = [
     "check_distro_info",

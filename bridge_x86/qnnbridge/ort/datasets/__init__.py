@@ -8,7 +8,7 @@ from qnnbridge import ort
 
 
 def get_example(name: str) -> str:
-    """Return the absolute path of an example. Raises `FileNotFoundError` if there is none with that name."""
+    """Return the absolute path of an example. Raise `FileNotFoundError` if no example has this name."""
     from qnnbridge._host import default_host
 
     full = os.path.join(default_host().info.ort_folder, "datasets", os.path.basename(name))
@@ -17,4 +17,4 @@ def get_example(name: str) -> str:
     return full
 
 
-ort.introduce(get_example, "datasets")
+ort.set_module(get_example, "datasets")
