@@ -14,7 +14,7 @@ from lab.attack.report import Report
 
 END_TIMEOUT_S = 60.0
 
-# A program that creates a session with the scripted engine, runs it and prints the result.
+# The program, which creates a session with the scripted engine, runs it and prints the result.
 USE = """
 import sys; sys.path.insert(0, {root!r})
 import numpy as np, qnnbridge
@@ -112,7 +112,7 @@ def _run(
 
 
 def _check(report: Report, name: str, said: str, *, may_fail: bool = False) -> None:
-    """Check the output. With too few resources Python itself may fail to start, but our errors must be typed."""
+    """Check the output. If resources are short, Python itself may fail to start, but our errors must be typed."""
     right, typed = RIGHT in said, said.startswith("typed")
     own_defect = "Traceback" in said and "/qnnbridge" in said and not may_fail
     report.count("result" if right else "typed error" if typed else "Python did not start")

@@ -1,4 +1,4 @@
-"""An application to be killed by a test: ``python -m lab.faultlab.application STATE FILE``.
+"""An application that a test kills: ``python -m lab.faultlab.application STATE FILE``.
 
 The application starts a host with the scripted engine, brings it into the state, prints the host's pid and waits.
 States: ``idle``; ``run`` and ``create``: in native code; ``compile``: in native code of a compilation worker, with
