@@ -42,7 +42,7 @@ from qnnbridge_protocol.fastpath import (
     ChannelKind,
     TailReader,
     call_id,
-    is_behind,
+    comes_after,
     pack_head,
     parse_head,
     tail_of,
@@ -375,7 +375,7 @@ class HostChannel:
 
     def withdraw(self, number: int) -> bool:
         """Withdraw a call (see `OpenChannels.withdraw`). Any thread."""
-        if not is_behind(number, self._answered):
+        if not comes_after(number, self._answered):
             return False
         self.withdrawn = number
         return True

@@ -22,7 +22,8 @@ import qnnbridge_protocol
 
 NUMBER = signal.SIGVTALRM
 
-# Opcodes at which the interpreter checks for signals: calls and backward jumps. Their names differ between releases.
+# Opcodes at which the interpreter checks for signals: calls and backward jumps. Their names differ between
+# releases.
 _CHECKING_OPCODES = frozenset(
     code
     for name, code in dis.opmap.items()

@@ -218,7 +218,8 @@ def _scribble(report: Report, model: Path, seconds: float, seed: int) -> None:
         report.finding("the client that overwrites its shared memory does not exit")
         return
     if done.returncode:
-        # This client may crash, because it overwrites its own memory, but qnnbridge must not raise an untyped error.
+        # This client may crash, because it overwrites its own memory, but qnnbridge must not raise an untyped
+        # error.
         report.count(f"scribbler: exit code {done.returncode}")
         report.expect("Traceback" not in done.stderr, done.stderr[-2000:])
         return

@@ -39,7 +39,8 @@ while os.read(0, 65536):
 
 
 def attack(count: int, seed: int) -> Report:
-    """Run `count` hosts. Each one damages one or two of its replies to HELLO, to `session.create` and to `session.run`."""
+    """Run `count` hosts. Each one damages one or two of its replies to HELLO, to `session.create` and to
+    `session.run`."""
     report = Report("hostile hosts")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         for number in range(count):

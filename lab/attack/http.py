@@ -120,7 +120,8 @@ def attack(address: str, model: str, count: int, seed: int) -> Report:
 
 
 def half_open(address: str, count: int, seed: int) -> Report:
-    """Open connections that send nothing, a part of a request, or single bytes; check that other clients are served."""
+    """Open connections that send nothing, a part of a request, or single bytes; check that other clients are
+    served."""
     report = Report("half-open http")
     host, _, port = address.rpartition(":")
     whole = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -152,7 +153,8 @@ def half_open(address: str, count: int, seed: int) -> Report:
 
 
 def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
-    """Return the bytes of a request, and whether the request is complete (else `ask` shuts its sending side down)."""
+    """Return the bytes of a request, and whether the request is complete (else `ask` shuts its sending side
+    down)."""
     method, version = rng.choice(METHODS[:4] * 8 + METHODS), rng.choice(VERSIONS)
     path = rng.choice(PATHS[:4] + PATHS)
     body = rng.choice(BODIES)

@@ -39,7 +39,8 @@ from qnnbridge.errors import DeadlineExceeded
 
 ROOT = Path(__file__).parents[2]
 
-# Timeout of an uninterrupted call, and the duration from which it is reported as slow. A call may have to start a host.
+# Timeout of an uninterrupted call, and the duration from which it is reported as slow. A call may have to start a
+# host.
 CALL_S, QUICK_S = 10.0, 8.0
 # Number of interruptions between two uninterrupted calls.
 INTERRUPTS_BEFORE_A_CALL = 20
@@ -246,7 +247,8 @@ class Async(Program):
 
 
 class Threads(Program):
-    """Make calls from several threads. Only the main thread is interrupted; the other threads must not be affected."""
+    """Make calls from several threads. Only the main thread is interrupted; the other threads must not be
+    affected."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -365,7 +367,8 @@ class Subject:
         faulthandler.cancel_dump_traceback_later()
 
     def _settled(self, wanted: Mapping[str, int] | None) -> dict[str, int]:
-        """Wait until this process holds no more resources than `wanted`, or until a timeout; return its resources."""
+        """Wait until this process holds no more resources than `wanted`, or until a timeout; return its
+        resources."""
         until = time.monotonic() + SETTLE_S
         while True:
             gc.collect()

@@ -23,11 +23,11 @@ from lab.attack.report import Report
 
 # Limit of the processor time of a tool and its hosts in seconds, whether the tool succeeds or fails.
 ANSWER_S = 5.0
-# Limit of processor time for models of 10,000 to 100,000 nodes. ONNX Runtime alone takes 2.5 s to load such a model, and
-# a tool on an idle machine takes 5 s.
+# Limit of processor time for models of 10,000 to 100,000 nodes. ONNX Runtime alone takes 2.5 s to load such a
+# model, and a tool on an idle machine takes 5 s.
 LARGE_S = 8.0
-# Tools that are not run on these large models, because calibration and QNN's compiler take minutes. The exception is
-# `long_chain`, whose 60,000 nodes they refuse.
+# Tools that are not run on these large models, because calibration and QNN's compiler take minutes. The exception
+# is `long_chain`, whose 60,000 nodes they refuse.
 SLOW_OF_LARGE = ("quantize", "prepare")
 # Limit of elapsed seconds, even if the machine is busy.
 GIVE_UP_S = 120.0
@@ -305,7 +305,8 @@ def _ask(tool: str, model: Path, folder: str) -> tuple[str, float, float]:
 
 
 def _ended(process: subprocess.Popen[bytes], until: float) -> tuple[int | None, resource.struct_rusage]:
-    """Wait for the process; return its exit code (``None`` if it was killed) and the resource usage from `wait4`."""
+    """Wait for the process; return its exit code (``None`` if it was killed) and the resource usage from
+    `wait4`."""
     code: int | None = None
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lab.attack.report import Report
 
-# A name that sets the window title and the clipboard, clears the screen, reorders text (bidirectional controls), forges
-# a message and contains HTML. C1 control characters occur as bytes and as Unicode characters.
+# A name that sets the window title and the clipboard, clears the screen, reorders text (bidirectional controls),
+# forges a message and contains HTML. C1 control characters occur as bytes and as Unicode characters.
 BAD = (
     "a\x1b]0;title\x07\x1b[2J\x9b2J\u009d52;c;x\x07\u202egnp\u2066\rb\nError: forged\n  Fix: forged\x00<img src=x>"
 )

@@ -24,7 +24,8 @@ from lab.attack.report import Report
 
 # Limit for the ordinary client, from the request to the end of the response.
 WORST_S: Final = 10.0
-# Limit for the memory growth of server and host together: four times the memory that the server admits for requests.
+# Limit for the memory growth of server and host together: four times the memory that the server admits for
+# requests.
 MOST_MB: Final = 4096
 TIMEOUT_S: Final = 30.0
 

@@ -1,4 +1,5 @@
-"""Send damaged byte streams to running hosts. Each host must exit with a documented code and at most one message."""
+"""Send damaged byte streams to running hosts. Each host must exit with a documented code and at most one
+message."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ REAL_HOST = ("-m", "qnnbridge_host")
 
 
 def attack(count: int, seed: int, *, real: bool = False) -> Report:
-    """Send `count` streams, each to a new host, which uses the scripted engine, or ONNX Runtime if `real` is set."""
+    """Send `count` streams, each to a new host, which uses the scripted engine, or ONNX Runtime if `real` is
+    set."""
     report = Report("streams")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, ThreadPoolExecutor(HOSTS) as pool:
 
@@ -54,7 +56,8 @@ def attack(count: int, seed: int, *, real: bool = False) -> Report:
 
 
 def conversation(rng: random.Random, folder: str) -> list[bytes]:
-    """Return the frames of a connection (HELLO, random requests, usually GOODBYE), of which up to two are damaged."""
+    """Return the frames of a connection (HELLO, random requests, usually GOODBYE), of which up to two are
+    damaged."""
     frames = [_hello(rng)]
     frames += [_request(rng, number, folder) for number in range(1, rng.randint(2, MAX_FRAMES + 1))]
     if rng.random() < 0.7:

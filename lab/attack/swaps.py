@@ -83,7 +83,8 @@ def _models(report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: 
 def _entries(
     report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: random.Random, number: int
 ) -> None:
-    """Overwrite the files of a cache entry alternately with those of two entries while a session loads the entry."""
+    """Overwrite the files of a cache entry alternately with those of two entries while a session loads the
+    entry."""
     scales = (2.0 * number + 2, 2.0 * number + 3)
     paths = [folder / f"entry{number}-{scale}.onnx" for scale in scales]
     keys = []

@@ -154,7 +154,8 @@ def _reach(paths: list[Path], pids: list[int]) -> tuple[int, list[str]]:
 
 
 def _exchange(report: Report, folder: Path, daemon: int, seconds: float) -> None:
-    """Connect to the daemon while the other user repeatedly replaces the daemon's folder with another folder or a link."""
+    """Connect to the daemon while the other user repeatedly replaces the daemon's folder with another folder or a
+    link."""
     own = folder / "own"
     with _intruder(folder, own) as heard:
         until = time.monotonic() + seconds
@@ -173,7 +174,8 @@ def _exchange(report: Report, folder: Path, daemon: int, seconds: float) -> None
 
 @contextmanager
 def _intruder(folder: Path, own: Path) -> Iterator[list[bytes]]:
-    """Let the other user replace the folders in the block. After the block, the yielded list has the received data."""
+    """Let the other user replace the folders in the block. After the block, the yielded list has the received
+    data."""
     heard: list[bytes] = []
     read_fd, write_fd = os.pipe()
     child = os.fork()

@@ -131,7 +131,8 @@ def print_serving(lines: list[list[str]]) -> None:
 
 
 def _floor(target: Target, figures: Figures) -> float | None:
-    """Return the target's value for the fastest possible bridge (the floor); ``None`` if the target has no floor."""
+    """Return the target's value for the fastest possible bridge (the floor); ``None`` if the target has no
+    floor."""
     least = target.value(of_the_floor(figures))
     return None if least == target.value(figures) else least
 

@@ -1,4 +1,5 @@
-"""Measure the time to the first text of an answer and per token after it, compared with onnxruntime_genai in process.
+"""Measure the time to the first text of an answer and per token after it, compared with onnxruntime_genai in
+process.
 
 `python -m lab.bench.answers`: four ways to get an answer take turns with the same model and prompt and with greedy
 search. "library" is `genai.generate` with a private host; "daemon" is the same with the user's daemon, which is
@@ -32,8 +33,8 @@ from qnnbridge import genai
 
 TOKENS = 65
 PROMPTS = {"short": 16, "long": 400}
-# Additional multiplications by a square matrix for each token: none, or enough for 2 and 3.5 ms per token on one idle
-# core.
+# Additional multiplications by a square matrix for each token: none, or enough for 2 and 3.5 ms per token on one
+# idle core.
 BALLAST = (0, 24, 40)
 
 # Seconds to the first text, and for each token after it. Times count from the first text and not from the first

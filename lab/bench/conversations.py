@@ -1,6 +1,7 @@
 """Measure the time to the first token of turn 10 of a conversation.
 
-Three cases: a kept generator, a new generator, and for comparison a prompt that has only the new tokens of the turn.
+Three cases: a kept generator, a new generator, and for comparison a prompt that has only the new tokens of the
+turn.
 """
 
 from __future__ import annotations

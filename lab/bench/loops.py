@@ -81,7 +81,8 @@ def build(path: Path, length: int) -> None:
 
 
 class Loop:
-    """The loop, with one method per way of calling. `session` and `values` are classes of ONNX Runtime or qnnbridge."""
+    """The loop, with one method per way of calling. `session` and `values` are classes of ONNX Runtime or
+    qnnbridge."""
 
     def __init__(self, session: Any, values: Any) -> None:
         self.session, self.values = session, values

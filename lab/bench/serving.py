@@ -1,7 +1,7 @@
 """Compare the requests per second of ``qnnbridge serve`` and mlserver.
 
-The rows of the table are the combinations of two models, JSON and binary requests, and 1 and 16 clients. The servers
-take turns.
+The rows of the table are the combinations of two models, JSON and binary requests, and 1 and 16 clients. The
+servers take turns.
 
 mlserver with one worker process is split like ours: one process for HTTP, one for the model. Both run ONNX Runtime
 on the CPU with its default threads. mlserver supports binary tensors over gRPC only, so its "binary" rows use gRPC.

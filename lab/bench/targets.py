@@ -47,7 +47,8 @@ class Target:
 
 
 def _over_run(way: str, size: str) -> Callable[[Figures], float]:
-    """Compute the bridge's overhead for calls of this size, as a multiple of the time of a ping through a raw pipe."""
+    """Compute the bridge's overhead for calls of this size, as a multiple of the time of a ping through a raw
+    pipe."""
     return lambda f: (f[f"{way} {size}"] - f[f"direct {size}"]) / f["raw ping"]
 
 

@@ -45,7 +45,8 @@ def main(state: str, began: str) -> None:
 
     Args:
         state: a key of `STATES`.
-        began: path of a file that the host creates as soon as it executes native code. The folder of the path exists.
+        began: path of a file that the host creates as soon as it executes native code. The folder of the path
+        exists.
     """
     if state not in STATES:
         raise SystemExit(f"unknown state {state!r}; known: {', '.join(STATES)}")

@@ -14,7 +14,8 @@ import qnnbridge
 from lab.faultlab.leaks import holdings, leaked_since
 from lab.faultlab.models import Case, is_right
 
-# Minimum number of calls between two kills. A call is retried only once, so a second kill during it would be an error.
+# Minimum number of calls between two kills. A call is retried only once, so a second kill during it would be an
+# error.
 CALLS_BETWEEN_KILLS = 16
 
 STUCK_AFTER_S = 60.0

@@ -1,4 +1,5 @@
-"""Detect leaks: compare open files, threads, children, temporary files and shared memory before and after a test."""
+"""Detect leaks: compare open files, threads, children, temporary files and shared memory before and after a
+test."""
 
 from __future__ import annotations
 

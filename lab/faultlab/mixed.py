@@ -1,8 +1,9 @@
-"""Soak test of the fast path: many calls with all sizes, call options and numbers of threads, while hosts are killed.
+"""Soak test of the fast path: many calls with all sizes, call options and numbers of threads, while hosts are
+killed.
 
 Every result is compared with the right result, bit for bit; borrowed results are compared again later. The calls
-are divided into laps. After each lap both processes release what they release after half a minute without calls, and
-are measured: neither descriptors nor memory may grow. The amount of shared memory must never exceed its limit.
+are divided into laps. After each lap both processes release what they release after half a minute without calls,
+and are measured: neither descriptors nor memory may grow. The amount of shared memory must never exceed its limit.
 """
 
 from __future__ import annotations
@@ -209,7 +210,8 @@ HEAP_SETTING = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
 
 def return_freed_memory() -> None:
-    """Set the threshold of `HEAP_SETTING` in this process, so that freed large arrays are returned to the system."""
+    """Set the threshold of `HEAP_SETTING` in this process, so that freed large arrays are returned to the
+    system."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         m_mmap_threshold = -3

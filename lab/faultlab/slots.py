@@ -60,7 +60,8 @@ class SlotsResult:
 
 
 def kill_hosts(times: int) -> SlotsResult:
-    """Kill `times` hosts, each during a call, while the application holds results of this host and of earlier hosts."""
+    """Kill `times` hosts, each during a call, while the application holds results of this host and of earlier
+    hosts."""
     return_freed_memory()
     names = _names()
     gc.collect()

@@ -12,7 +12,8 @@ from qnnbridge_host.numerics.cases import Case, CaseModel
 
 
 def float_model(case: Case, *, every_output: bool = False) -> onnx.ModelProto:
-    """Return the model without quantisation. With `every_output` it has the outputs of all nodes, not only the last."""
+    """Return the model without quantisation. With `every_output` it has the outputs of all nodes, not only the
+    last."""
     return _typed(cases.float_model(case, every_output=every_output))
 
 

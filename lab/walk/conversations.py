@@ -317,7 +317,8 @@ def conversations(tokens: int, seed: int, folder: Path) -> Counts:
     with qnnbridge.Host() as host:
         counts = walk(clients(Pair(folder, host)), tokens * 2 // 5)
     with qnnbridge.Host() as host:
-        # Run one client at a time. A prompt that runs during two crashes is refused, even if another client caused them.
+        # Run one client at a time. A prompt that runs during two crashes is refused, even if another client caused
+        # them.
         pair, killer = Pair(folder, host), Killer(host)
         counts += walk([Client(pair, seed + 3, killer.kill)], tokens // 5)
         counts += walk([AdapterClient(pair, seed + 4, killer.kill)], tokens // 10)

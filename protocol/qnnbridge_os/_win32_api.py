@@ -1,4 +1,5 @@
-"""The few functions of Windows that Python does not offer, with their types. This module makes no decisions."""
+"""Windows functions that Python does not offer, with their argument types. This module only declares and calls
+them."""
 
 from __future__ import annotations
 
