@@ -129,7 +129,7 @@ def _another_user(report: Report, folder: str) -> None:
     environment = {f"QNNBRIDGE_{name}_DIR": str(private / name.lower()) for name in ("CACHE", "STATE", "RUNTIME")}
     previous = os.umask(0)
     try:
-        # A crash of the host writes a report and the quarantine.
+        # Crash the host, so that qnnbridge writes a crash report and the quarantine file.
         _run(environment, model='script(on_run=["segv"])')
         Store(private / "cache").prepare()
         NegativeEntries(private / "cache").write("k", "refused", "a reason", "a label")

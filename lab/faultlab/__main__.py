@@ -155,7 +155,7 @@ def _soak(options: argparse.Namespace, folder: Path) -> bool:
     faulthandler.cancel_dump_traceback_later()
     stats = soak.stats
     print(
-        f"{soak.calls} calls, {soak.faults} faults, {stats.crashes} deaths of the host, {stats.retried_calls} repeated"
+        f"{soak.calls} calls, {soak.faults} faults, {stats.crashes} crashes of the host, {stats.retried_calls} repeated"
     )
     print(ledger)
     return ledger.kept

@@ -2,8 +2,8 @@
 killed.
 
 Every result is compared with the right result, bit for bit; borrowed results are compared again later. The calls
-are divided into laps. After each lap both processes release what they release after half a minute without calls,
-and are measured: neither descriptors nor memory may grow. The amount of shared memory must never exceed its limit.
+are divided into laps. After each lap both processes release unused resources, as they do after half a minute
+without calls, and are measured: neither descriptors nor memory may grow. Shared memory must never exceed its limit.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ def mixed_soak(
 
 
 def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Rest]:
-    """Let both processes release what they release after a time without calls; return the resources that remain.
+    """Let both processes release unused resources, as after a time without calls; return the resources that remain.
 
     Args:
         usual_fds: number of descriptors of an idle host, once it is known.

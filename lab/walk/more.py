@@ -238,9 +238,9 @@ def _as_json(x: Any) -> dict[str, Any]:
 
 
 def generation(steps: int, seed: int, folder: Path, layout: str = "dynamic") -> None:
-    """Alternate several generators of one model: prompts in pieces, further turns, rewinding, crashes of the host.
+    """Alternate between generators of one model: split prompts, further turns, rewinding, crashes of the host.
 
-    The reference is a loop of plain sessions with the whole history, since onnxruntime-genai itself returns other
+    The reference is a loop of plain sessions with the whole history, since onnxruntime-genai itself returns wrong
     tokens in a second turn.
     """
     from tests.genai.plain_loop import PlainLoop

@@ -255,15 +255,15 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # Stop the search: no further host from before the `exec` can appear, because later hosts are
-                # children of this thread.
+                # End the search for hosts from before the `exec` when it finds none: no more can appear, because
+                # later hosts are children of this thread.
                 left = left and _reap_hosts_before_exec()
                 # Do not store the order in a variable, which would keep the child alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
             except Empty:
                 pass
             except MemoryError:
-                left = False  # only reaping can run out of memory: stop reaping, and continue to process orders
+                left = False  # only the search raises this error: end the search, and continue to process orders
 
 
 class _Order:

@@ -94,7 +94,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
     return writer.take(chunks, timeout_s)
 
 
-# After this time the caller checks its deadline, and Ctrl+C takes effect.
+# Longest wait of a single write. Between writes the caller checks its deadline, and Ctrl+C takes effect.
 _MOMENT_S = 0.05
 
 
@@ -171,7 +171,7 @@ class _PipeWriter:
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            # The thread, which closes the descriptor when it ends, was never started.
+            # The thread closes the descriptor when it ends. If it was never started, close the descriptor here.
             if self._buffer is None:
                 os.close(self._fd)
             else:
@@ -350,7 +350,7 @@ class ChannelStreams:
             raise
 
     def poll(self, milliseconds: float) -> bool:
-        """Return whether data can be read. Wait for it at most this many milliseconds."""
+        """Wait at most `milliseconds` for data; return whether data can be read."""
         return wait_readable(self.read_fd, milliseconds / 1000)
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
@@ -384,7 +384,7 @@ class ChannelStreams:
         self.opened()
         if self.write_fd != -1:
             stop_writing(self.write_fd)
-            # Closing would wait for a thread that reads (`WindowsChild.close`).
+            # Cancel reads first, because closing would wait for a thread that reads (`WindowsChild.close`).
             for fd in (self.write_fd, self.read_fd):
                 api.cancel_io(msvcrt.get_osfhandle(fd))
         self.write_fd = self.read_fd = -1

@@ -100,7 +100,7 @@ def _start_thread(name: str, once: _Once) -> None:
 
 def _start(name: str, once: _Once) -> None:
     if threads_are_replaced():
-        once()  # `threading.Thread` would be a greenlet
+        once()  # work in this system thread, because `threading.Thread` would start a greenlet
         return
     # No signal handler can interrupt `Thread.start` in this thread.
     try:

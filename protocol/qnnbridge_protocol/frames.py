@@ -181,7 +181,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def too_large(what: str, size: int, limit: int) -> TooLarge:
-    """Return the error for a message of this side that the peer would refuse."""
+    """Return the error for a message of this side that exceeds a limit of the peer."""
     return TooLarge(
         f"{what} of {size} bytes is over the limit of {limit}; nothing was sent.",
         fix="Split the batch, or raise the limit on both sides (`Host(limits=...)`).",
