@@ -140,5 +140,5 @@ def _another_user(report: Report, folder: str) -> None:
         if any(
             not parent.stat().st_mode & 0o005 for parent in found.parents if private in (parent, *parent.parents)
         ):
-            continue  # a parent folder keeps other users out
+            continue  # other users cannot reach the file, because a parent folder is private
         report.expect(not found.stat().st_mode & 0o002, f"{found.relative_to(private)} is writable by everybody")

@@ -196,7 +196,7 @@ class Bench:
             self.figures |= conversations.measure(Path(folder) / "model", host, self._rounds)
 
     def serve(self) -> None:
-        """Measure ``qnnbridge serve``, in turns with mlserver if its interpreter is given."""
+        """Measure ``qnnbridge serve``, alternating with mlserver if its interpreter is given."""
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             rounds, seconds = max(3, self._rounds // 3), self._turn_s * 25
             found = serving.race(Path(folder), self._mlserver, rounds=rounds, seconds=seconds)

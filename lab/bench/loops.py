@@ -1,6 +1,6 @@
 """Measure a decoder loop with a KV cache of 32 MiB, in ms per token, for each way of calling that the API offers.
 
-``python -m lab.bench.loops [--steps 60] [--mib 32]``. The ways run in turns, each in a separate process, on the CPU
+``python -m lab.bench.loops [--steps 60] [--mib 32]``. The ways take turns, each in a separate process, on the CPU
 provider with one thread. The same code runs with the classes of onnxruntime in process and with those of the
 bridge.
 """

@@ -119,5 +119,5 @@ def _at_rest(host: qnnbridge.Host) -> Rest:
         seen: dict[int, int] = {}
         process.pool.trim(seen)
         process.pool.trim(seen)
-    threading.Event().wait(0.1)  # a thread unmaps the memory
+    threading.Event().wait(0.1)  # wait for the thread that unmaps the memory
     return Rest.of(os.getpid())

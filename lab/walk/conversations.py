@@ -274,7 +274,7 @@ class AdapterClient(Client):
         self.counts.compared += len(made)
 
 
-# --- several at once ---
+# --- several clients at the same time ---
 
 
 @contextlib.contextmanager

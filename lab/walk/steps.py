@@ -362,7 +362,7 @@ class Walk:
                     side.bind_cpu_input(name, whole)
             elif way == "address":
                 self._arrays.append(whole)
-                self._kept.append(("address", whole, whole))  # alive
+                self._kept.append(("address", whole, whole))  # keep the memory alive
                 for side in sides:
                     side.bind_input(name, "cpu", 0, whole.dtype, list(whole.shape), whole.ctypes.data)
             else:
@@ -471,7 +471,7 @@ class Walk:
             if self._pick((True, False, False)):
                 self._kept.append((way, value, right))
                 if type(value) is np.ndarray and not value.dtype.hasobject:
-                    self._arrays.append(value)  # may become a feed of a later call and be changed there
+                    self._arrays.append(value)  # a later call may use the array as a feed and change it
                     if value.flags.writeable:
                         self._kept.pop()
 

@@ -144,7 +144,7 @@ def _wait_for_change(pids: list[int]) -> None:
             watches.append(os.pidfd_open(pid))
             poll.register(watches[-1], select.POLLIN)
     except ProcessLookupError:
-        return  # reaped by another thread
+        return  # another thread has reaped the process
     except OSError:
         sleep(_ASK_INTERVAL_S)
         return
