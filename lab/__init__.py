@@ -1,1 +1,1 @@
-"""Attacks, measurements and long walks, which are run by hand and in CI's long form. See README.md."""
+"""Attacks, measurements and long random tests, run by hand or in the long CI job. See README.md."""

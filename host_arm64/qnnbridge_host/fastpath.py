@@ -43,7 +43,7 @@ from qnnbridge_protocol.fastpath import (
     ChannelKind,
     TailReader,
     call_id,
-    is_behind,
+    comes_after,
     pack_head,
     parse_head,
     tail_of,
@@ -376,8 +376,8 @@ class HostChannel:
                 self._plans.pop(plan_number, None)
 
     def withdraw(self, number: int) -> bool:
-        """Withdraw a call (see `OpenChannels.withdraw`). Any thread may call this."""
-        if not is_behind(number, self._answered):
+        """Withdraw a call (see `OpenChannels.withdraw`). Any thread may call this method."""
+        if not comes_after(number, self._answered):
             return False
         self.withdrawn = number
         return True

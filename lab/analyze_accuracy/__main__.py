@@ -1,9 +1,9 @@
 """Compare the rules of `qnnbridge analyze` with QNN: `python -m lab.analyze_accuracy [--record] [SET ...]`.
 
 Sets: node (the node tests of onnx), constants (the node tests with all inputs but the first as constants), real
-(real models unchanged, with fixed sizes, fixed, quantised), traps (models that end the process). Default: all. A
-run takes about twenty minutes; the simulator runs in a separate process, one model at a time. `--record` stores
-QNN's results of the node tests for `tests/tools/test_tools_analyze_accuracy.py`, which does not need the simulator.
+(real models: unchanged, after `qnnbridge fix`, and quantised), traps (models that crash QNN). Default: all. A run
+takes about twenty minutes; the simulator runs in a separate process, one model at a time. `--record` stores QNN's
+results of the node tests for `tests/tools/test_tools_analyze_accuracy.py`, which does not need the simulator.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 Models = Mapping[str, Path]
 NEWEST_IR_VERSION = 13
-# The newest opsets that ONNX Runtime 1.31 loads; onnx's tests use the next one.
+# The newest opsets that ONNX Runtime 1.31 loads. The node tests of onnx use newer ones.
 NEWEST = {"": 26, "ai.onnx": 26, "ai.onnx.ml": 5}
 REAL = Path(__file__).parents[2] / "tests" / "models"
 SIZES: dict[str, dict[str, int]] = {
@@ -73,7 +73,7 @@ def _make_constants(model: Any, values: list[Any]) -> bool:
         elif isinstance(value, (np.ndarray, np.generic)):
             tensor = numpy_helper.from_array(np.asarray(value), declared.name)
         else:
-            return False  # a sequence or an optional
+            return False  # an input that is a sequence or an optional cannot become an initializer
         tensors.append(tensor)
     first = onnx.ValueInfoProto()
     first.CopyFrom(model.graph.input[0])
@@ -116,7 +116,7 @@ def _saved(model: Any, folder: Path, name: str) -> Path:
     return path
 
 
-# --- models that end the process, and near misses -------------------------------------------------------
+# --- models that crash QNN, and similar models that do not ----------------------------------------------
 
 
 def _model(nodes: list[Any], x: list[int], y: list[int] | None, *constants: tuple[str, Any]) -> Any:
@@ -145,7 +145,7 @@ def _empty_split() -> Any:
     return _model(nodes, [2, 8], [2, 8], ("sizes", np.array([0, 8])))
 
 
-# The simulator shows which of these end the process; the rules must warn of each that does.
+# The simulator shows which of these models crash QNN. The rules must predict each crash.
 TRAPS: dict[str, Callable[[], Any]] = {
     "matmul_zero": lambda: _model([_node("MatMul", "x w")], [0, 4], [0, 2], ("w", np.ones((4, 2), np.float32))),
     "matmul_zero_k": lambda: _model([_node("MatMul", "x w")], [3, 0], [3, 2], ("w", np.ones((0, 2), np.float32))),

@@ -1,4 +1,4 @@
-"""Compare the rules' predictions with QNN's results: nodes, failures of whole sessions, ends of the process."""
+"""Compare the rules' predictions with QNN's results: placement of nodes, failed sessions, and crashes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 25
 
 @dataclasses.dataclass
 class Tally:
-    """Counts of a comparison.
+    """Numbers of right and wrong predictions for a set of models.
 
     Args:
         right: placed nodes and failed sessions that the rules predicted correctly.
@@ -44,7 +44,7 @@ class Tally:
         lines = [
             f"{self.models} models, {self.left_out} not loadable or too slow: the rules predicted {self.right} of "
             f"{self.right + self.wrong} correctly ({self.share:.2%}); {self.gone} nodes folded or merged before QNN",
-            f"ends of the process: {len(self.crashes)}, not warned of: {', '.join(self.crashes_missed) or 'none'}",
+            f"crashes: {len(self.crashes)}, not predicted: {', '.join(self.crashes_missed) or 'none'}",
             *(f"  {count:4} {kind}" for kind, count in self.kinds.most_common(_SHOWN)),
         ]
         return "\n".join(lines)
@@ -68,10 +68,12 @@ def add(tally: Tally, name: str, model: onnx.ModelProto, truth: Truth, arch: int
         tally.crashes.append(name)
         if "crash" not in places and not prediction.empty:
             tally.crashes_missed.append(name)
-        _count(tally, name not in tally.crashes_missed, f"end of the process missed: {name}")
+        _count(tally, name not in tally.crashes_missed, f"crash not predicted: {name}")
         return
     if truth.status == "error":
-        _count(tally, "fails" in places or "crash" in places, f"failure missed: {name}: {truth.error[60:130]}")
+        _count(
+            tally, "fails" in places or "crash" in places, f"failure not predicted: {name}: {truth.error[60:130]}"
+        )
         return
     for node, verdict in zip(prediction.view.nodes, prediction.verdicts, strict=True):
         true = truth.places.get(node.index)

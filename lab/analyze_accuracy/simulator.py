@@ -1,4 +1,4 @@
-"""Run many models on QNN in a worker process, which is restarted whenever a model ends it."""
+"""Run many models on QNN in a worker process, which is restarted whenever a model crashes it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def ask(models: Models, soc: str) -> dict[str, Truth]:
 
 
 def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
-    """Run models in one worker; return the results up to and including the model that ended the worker."""
+    """Run models in one worker. If a model crashes the worker, return the results up to and including this
+    model."""
     command = [sys.executable, "-m", "lab.analyze_accuracy.worker", soc]
     worker = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -1,6 +1,6 @@
 """Create sessions on the simulator: read JSON lines {"name", "path"}, write JSON lines with QNN's placement.
 
-This program runs in a separate process, because models may end it. It uses ONNX Runtime and QNN without the bridge.
+This program is a separate process, because models may crash it. It uses ONNX Runtime and QNN without the bridge.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Attacks on all interfaces of the product, seeded and counted: ``python -m lab.attack``."""
+"""Random attacks on all interfaces of the product, reproducible by their seed: ``python -m lab.attack``."""

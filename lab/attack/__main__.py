@@ -1,4 +1,4 @@
-"""``python -m lab.attack [NAME ...]``: attacks, seeded and counted; exit code 1 if anything is found.
+"""``python -m lab.attack [NAME ...]``: attack all interfaces at random; exit code 1 if a fault is found.
 
 Names: streams (damaged byte streams for running hosts), frames (damaged frames in process), hosts (hostile hosts),
 http (mutated requests for a real `qnnbridge serve`), serving (small requests that once stopped the server, while an
@@ -7,8 +7,8 @@ entries that are replaced while they are read), models (hostile models for the t
 call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at every checkpoint
 of a call), daemon (half-open connections, overwritten shared memory, stopped processes), users (another user of the
 machine), surroundings (environment, limits), names (names with terminal escape sequences, for every command).
-Default: all. ``--scale`` sets the length: 1 is a short form of a few minutes, 100 the form in
-docs/dev/verification.md.
+Default: all. ``--scale`` sets the length: 1 takes a few minutes; the results in docs/dev/verification.md were
+measured with 100.
 """
 
 from __future__ import annotations

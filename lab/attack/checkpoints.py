@@ -22,8 +22,9 @@ import qnnbridge_protocol
 
 NUMBER = signal.SIGVTALRM
 
-# Opcodes at which the interpreter checks for signals: calls and backward jumps (their names differ by release).
-_LOOKS = frozenset(
+# Opcodes at which the interpreter checks for signals: calls and backward jumps. Their names differ between
+# releases.
+_CHECKING_OPCODES = frozenset(
     code
     for name, code in dis.opmap.items()
     if name.startswith("CALL") or ("JUMP" in name and "FORWARD" not in name and "NO_INTERRUPT" not in name)
@@ -52,10 +53,10 @@ _make_pending: Any = _MakePending()
 
 
 class Walker:
-    """Run work in the main thread with one interruption. Not thread-safe."""
+    """Run work in the main thread and interrupt it once. Not thread-safe."""
 
     def __init__(self) -> None:
-        # Position of the interruption; empty without one.
+        # Position in the source code at which the work was interrupted; empty if it was not interrupted.
         self.place = ""
         self._left = 0
         self._files: tuple[str, ...] = ()
@@ -93,7 +94,7 @@ class Walker:
         return self._step
 
     def _step(self, frame: types.FrameType, event: str, argument: object) -> Any:
-        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in _LOOKS:
+        if event == "opcode" and frame.f_code.co_code[frame.f_lasti] in _CHECKING_OPCODES:
             self._left -= 1
             if self._left == 0:
                 self.place = (

@@ -1,6 +1,6 @@
 """Attack a daemon: half-open connections, a client that overwrites shared memory, stopped processes.
 
-A well-behaved client works all the time; none of its results may be wrong, lost or late.
+Meanwhile a well-behaved client makes calls; none of its results may be wrong, lost or late.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from qnnbridge._daemon.discovery import runtime_folder
 CPU = ["CPUExecutionProvider"]
 SCALE = 3.0
 X = np.arange(20_000, dtype=np.float32)
-# A call of the well-behaved client takes a millisecond; a much longer one was delayed by the attack.
+# Limit for a call of the well-behaved client, which normally takes a millisecond.
 LATE_S = 5.0
 TIMEOUT_S = 2.0
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
-# Number of descriptors that the daemon may have after an attack in addition to those before.
+# Number of additional descriptors that the daemon may hold after an attack.
 SPARE_DESCRIPTORS = 8
 
 # A client that overwrites all memory that it shares with the daemon during its own calls.
@@ -64,7 +64,7 @@ def scribble():
                 try:
                     os.pwrite(memory, data[: size - at], begin + at)
                 except OSError:
-                    break  # unmapped meanwhile
+                    break  # the memory is no longer mapped
 with qnnbridge.connect(start=False) as host:
     session = qnnbridge.InferenceSession(model, providers=["CPUExecutionProvider"], host=host)
     thread = threading.Thread(target=scribble, daemon=True)
@@ -106,7 +106,7 @@ with qnnbridge.connect(start=False) as host:
 
 
 def attack(scale: float, seed: int) -> Report:
-    """Attack a new daemon. The environment must contain folders of this run.
+    """Attack a new daemon, whose folders (`QNNBRIDGE_*_DIR`) must be set in the environment.
 
     Args:
         scale: length of the attack; 1 takes 15 seconds.
@@ -146,7 +146,7 @@ def _call(session: qnnbridge.InferenceSession, timeout: float | None = None) -> 
 
 @contextmanager
 def _neighbour(report: Report, session: qnnbridge.InferenceSession) -> Iterator[None]:
-    """Make calls of a well-behaved client, one after another, while the block runs."""
+    """Make calls as the well-behaved client, one after another, while the block runs."""
     done = threading.Event()
 
     def work() -> None:
@@ -189,7 +189,7 @@ def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, 
             report.count("half-open connections")
             if number % 50 == 49:
                 links.append(enter_daemon(time.monotonic() + LATE_S))
-                report.count("clients without a greeting")
+                report.count("clients that send no HELLO")
             if number % 100 == 99:
                 begin = time.monotonic()
                 with qnnbridge.connect(start=False, timeout=LATE_S) as other:
@@ -210,19 +210,17 @@ def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, 
 
 
 def _scribble(report: Report, model: Path, seconds: float, seed: int) -> None:
-    """Run the client that overwrites memory and count the outcomes of its calls.
-
-    The well-behaved client checks results meanwhile.
-    """
+    """Run the client that overwrites shared memory, and count the outcomes of its calls."""
     command = [sys.executable, "-c", SCRIBBLER, str(seconds), str(seed), str(model)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        report.finding("a client that overwrites its shared memory does not end")
+        report.finding("the client that overwrites its shared memory does not exit")
         return
     if done.returncode:
-        # The client may have crashed itself, but must not have got an untyped error of ours.
-        report.count(f"scribbler ended with {done.returncode}")
+        # This client may crash, because it overwrites its own memory, but qnnbridge must not raise an untyped
+        # error.
+        report.count(f"scribbler: exit code {done.returncode}")
         report.expect("Traceback" not in done.stderr, done.stderr[-2000:])
         return
     for what, count in json.loads(done.stdout).items():
@@ -243,7 +241,7 @@ def _stopped_client(report: Report, model: Path, rounds: int) -> None:
             process.send_signal(signal.SIGCONT)
             report.count("stops of a client")
         out, said = process.communicate(timeout=END_TIMEOUT_S)
-        report.expect(out == "0 wrong\n", f"a client that had been stopped and continued: {out} {said[-1000:]}")
+        report.expect(out == "0 wrong\n", f"a client that was stopped and continued printed: {out} {said[-1000:]}")
 
 
 def _stopped(report: Report, name: str, pid: int, session: qnnbridge.InferenceSession) -> None:
@@ -253,14 +251,16 @@ def _stopped(report: Report, name: str, pid: int, session: qnnbridge.InferenceSe
     begin = time.monotonic()
     try:
         _call(session, timeout=TIMEOUT_S)
-        report.finding(f"a call of a stopped {name} was answered")
+        report.finding(f"a call was answered although the {name} was stopped")
     except errors.DeadlineExceeded:
-        report.count(f"deadlines of a stopped {name}")
+        report.count(f"expired deadlines of calls to the stopped {name}")
     except Exception as error:
         report.finding(f"stopped {name}: {type(error).__name__}: {error}")
     finally:
         os.kill(pid, signal.SIGCONT)
-    report.expect(time.monotonic() - begin < TIMEOUT_S + LATE_S, f"a deadline of a stopped {name} was missed")
+    report.expect(
+        time.monotonic() - begin < TIMEOUT_S + LATE_S, f"a call to the stopped {name} ended after its deadline"
+    )
     report.expect(_call(session, timeout=END_TIMEOUT_S), f"a wrong result after the {name} was stopped")
 
 

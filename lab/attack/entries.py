@@ -1,4 +1,4 @@
-"""Damage cache entries: none may be loaded, and every session must compute the same as without the cache."""
+"""Damage cache entries: no damaged entry may be loaded, and every session must return the right result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = MODELS / "mul_1.onnx"
 
 
 def attack(count: int, seed: int) -> Report:
-    """Damage an entry of a new copy of the cache `count` times, and create two sessions each time."""
+    """Do this `count` times: copy the cache, damage an entry of the copy, and create two sessions with it."""
     report = Report("cache entries")
     inputs = {"x": np.load(MODELS / "x.npz")["x"]}
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, qnnbridge.Host() as host:
@@ -54,7 +54,7 @@ def attack(count: int, seed: int) -> Report:
                         with qnnbridge.InferenceSession(F, host=host, **OPTIONS) as session:
                             report.count(f"cache {session.cache.state}")
                             report.expect(
-                                session.run(None, inputs)[0].tobytes() == right, f"{words}: other numbers"
+                                session.run(None, inputs)[0].tobytes() == right, f"{words}: a wrong result"
                             )
                     except errors.BridgeError as error:
                         report.finding(f"{words}: {type(error).__name__}: {error}")
@@ -70,8 +70,8 @@ def _file(entry: Path, rng: random.Random) -> Path:
     return rng.choice(sorted(file for file in entry.iterdir() if file.is_file()))
 
 
-def flipped(entry: Path, rng: random.Random) -> None:
-    """Flip bits and keep the date."""
+def flip_bits(entry: Path, rng: random.Random) -> None:
+    """Flip bits of a file without changing its date."""
     victim = _file(entry, rng)
     status, data = victim.stat(), bytearray(victim.read_bytes())
     for _ in range(rng.choice([1, 1, 20])):
@@ -81,26 +81,26 @@ def flipped(entry: Path, rng: random.Random) -> None:
     os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def cut(entry: Path, rng: random.Random) -> None:
+def truncate(entry: Path, rng: random.Random) -> None:
     victim = _file(entry, rng)
     os.truncate(victim, rng.choice([0, 1, rng.randrange(victim.stat().st_size)]))
 
 
-def longer(entry: Path, rng: random.Random) -> None:
+def append(entry: Path, rng: random.Random) -> None:
     with open(_file(entry, rng), "ab") as file:
         file.write(rng.randbytes(rng.choice([1, 100, 10_000])))
 
 
-def gone(entry: Path, rng: random.Random) -> None:
+def delete(entry: Path, rng: random.Random) -> None:
     _file(entry, rng).unlink()
 
 
-def a_stranger(entry: Path, rng: random.Random) -> None:
+def add_file(entry: Path, rng: random.Random) -> None:
     (entry / rng.choice(["model_ctx_qnn.bin.old", "x", ".hidden"])).write_bytes(b"stranger")
 
 
-def a_link(entry: Path, rng: random.Random) -> None:
-    """Replace a file by a link to a copy, to a missing file, to itself or to an endless device."""
+def replace_by_link(entry: Path, rng: random.Random) -> None:
+    """Replace a file with a link to its copy, to a missing file, to itself or to an endless device."""
     victim = _file(entry, rng)
     elsewhere = entry.parent.parent / "elsewhere"
     shutil.copy(victim, elsewhere)
@@ -108,24 +108,24 @@ def a_link(entry: Path, rng: random.Random) -> None:
     victim.symlink_to(rng.choice([str(elsewhere), "/nowhere", victim.name, "/dev/zero", "/proc/self/mem"]))
 
 
-def a_pipe(entry: Path, rng: random.Random) -> None:
+def replace_by_pipe(entry: Path, rng: random.Random) -> None:
     victim = _file(entry, rng)
     victim.unlink()
     os.mkfifo(victim)
 
 
-def a_folder(entry: Path, rng: random.Random) -> None:
+def replace_by_folder(entry: Path, rng: random.Random) -> None:
     victim = _file(entry, rng)
     victim.unlink()
     victim.mkdir()
 
 
-def no_rights(entry: Path, rng: random.Random) -> None:
+def remove_permissions(entry: Path, rng: random.Random) -> None:
     os.chmod(rng.choice([entry, _file(entry, rng)]), 0)
 
 
-def of_another_model(entry: Path, rng: random.Random) -> None:
-    """Replace the whole entry, or one of its files, by that of another model."""
+def replace_by_other_entry(entry: Path, rng: random.Random) -> None:
+    """Replace the entry, or one of its files, with the entry or the file of another model."""
     (other,) = (one for one in entry.parent.iterdir() if one != entry)
     if rng.random() < 0.5:
         shutil.rmtree(entry)
@@ -136,7 +136,7 @@ def of_another_model(entry: Path, rng: random.Random) -> None:
     shutil.copy(other / name, entry / name)
 
 
-def another_manifest(entry: Path, rng: random.Random) -> None:
+def forge_manifest(entry: Path, rng: random.Random) -> None:
     """Write a readable manifest with invalid values and a correct hash."""
     from qnnbridge_host.cache import files
 
@@ -148,6 +148,19 @@ def another_manifest(entry: Path, rng: random.Random) -> None:
 
 
 DAMAGES: tuple[Callable[[Path, random.Random], None], ...] = (
-    *(flipped, flipped, flipped, cut, cut, longer, gone, a_stranger, a_link, a_pipe, a_folder, no_rights),
-    *(of_another_model, another_manifest, another_manifest),
+    *(
+        flip_bits,
+        flip_bits,
+        flip_bits,
+        truncate,
+        truncate,
+        append,
+        delete,
+        add_file,
+        replace_by_link,
+        replace_by_pipe,
+        replace_by_folder,
+        remove_permissions,
+    ),
+    *(replace_by_other_entry, forge_manifest, forge_manifest),
 )

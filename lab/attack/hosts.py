@@ -25,7 +25,7 @@ from qnnbridge_protocol.values import Encoder
 
 CALL_S = 4.0
 GRACE_S = 3.0
-# Does not parse requests: writes one reply for each chunk of input, then waits.
+# The hostile host, which does not parse requests: it writes one reply for each chunk of input, then waits.
 PROGRAM = """
 import os, sys
 parts = [bytes.fromhex(line) for line in open(sys.argv[1]).read().split()]
@@ -39,7 +39,8 @@ while os.read(0, 65536):
 
 
 def attack(count: int, seed: int) -> Report:
-    """Use `count` hosts, each with one or two damaged replies to HELLO, a session and a run."""
+    """Run `count` hosts. Each one damages one or two of its replies to HELLO, to `session.create` and to
+    `session.run`."""
     report = Report("hostile hosts")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         for number in range(count):
@@ -63,7 +64,7 @@ def _answers(rng: random.Random) -> list[bytes]:
 
 
 def answers(outputs: dict[str, Any] | None = None) -> list[bytes]:
-    """Return valid replies of a host to HELLO, a session and a run. outputs: header of the reply to the run."""
+    """Return valid replies to HELLO, `session.create` and `session.run`, the last one with the given `outputs`."""
     encoder = Encoder()
     described = [encoder.add(np.ones(3, np.float32))]
     node = NodeInfo("x", "tensor(float)", (3,))

@@ -16,7 +16,7 @@ from lab.attack.report import Report
 
 ANSWER_TIMEOUT_S = 6.0
 CLIENTS = 8
-# Limit for a response while other connections only wait.
+# Limit for a response while half-open connections exist.
 SOON_S = 3.0
 
 METHODS = [
@@ -120,7 +120,8 @@ def attack(address: str, model: str, count: int, seed: int) -> Report:
 
 
 def half_open(address: str, count: int, seed: int) -> Report:
-    """Open connections that send nothing, a part of a request, or single bytes; check that others get responses."""
+    """Open connections that send nothing, a part of a request, or single bytes; check that other clients are
+    served."""
     report = Report("half-open http")
     host, _, port = address.rpartition(":")
     whole = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -135,10 +136,10 @@ def half_open(address: str, count: int, seed: int) -> Report:
             if number % 20 == 19:
                 begin = time.monotonic()
                 outcome = ask(address, whole, True)
-                report.count(f"others: {outcome}")
-                report.expect(outcome == "status 2xx", f"beside {number} half-open connections: {outcome}")
+                report.count(f"other clients: {outcome}")
+                report.expect(outcome == "status 2xx", f"with {number} half-open connections: {outcome}")
                 report.expect(
-                    time.monotonic() - begin < SOON_S, f"a late response beside {number} half-open connections"
+                    time.monotonic() - begin < SOON_S, f"a late response with {number} half-open connections"
                 )
                 with contextlib.suppress(OSError):
                     rng.choice(held).sendall(b"x")
@@ -152,7 +153,8 @@ def half_open(address: str, count: int, seed: int) -> Report:
 
 
 def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
-    """Return the bytes of a request, and whether it is complete: the client then keeps its side open."""
+    """Return the bytes of a request, and whether the request is complete (else `ask` shuts its sending side
+    down)."""
     method, version = rng.choice(METHODS[:4] * 8 + METHODS), rng.choice(VERSIONS)
     path = rng.choice(PATHS[:4] + PATHS)
     body = rng.choice(BODIES)
@@ -182,7 +184,7 @@ def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
 
 
 def ask(address: str, data: bytes, whole: bool) -> str:
-    """Send a request; return its status class, "closed", "no answer" or "no HTTP"."""
+    """Send a request; return the status class of the response, "closed", "no answer" or "no HTTP"."""
     host, _, port = address.rpartition(":")
     until = time.monotonic() + ANSWER_TIMEOUT_S
     with socket.create_connection((host, int(port)), ANSWER_TIMEOUT_S) as connection:
@@ -204,11 +206,11 @@ def ask(address: str, data: bytes, whole: bool) -> str:
     return f"status {heard[9:10].decode(errors='replace')}xx" if heard.startswith(b"HTTP/1.") else "no HTTP"
 
 
-def log_findings(words: str) -> list[str]:
-    """Return findings for texts that must not occur in a server's stderr."""
+def log_findings(log: str) -> list[str]:
+    """Return a finding for each text in a server's log that must not occur there."""
     found = []
     for word in ("Traceback", "LocalProtocolError", "pip install"):
-        if word in words:
-            at = words.index(word)
-            found.append(f"the log holds {word!r}: {words[max(0, at - 300) : at + 2500]}")
+        if word in log:
+            at = log.index(word)
+            found.append(f"the log contains {word!r}: {log[max(0, at - 300) : at + 2500]}")
     return found

@@ -1,10 +1,10 @@
-"""Interrupt calls by exceptions of a signal handler: Ctrl+C in a notebook, `signal.alarm`, pytest-timeout.
+"""Interrupt calls with exceptions that a signal handler raises, like Ctrl+C in a notebook or pytest-timeout.
 
 Each program is a separate process that uses the bridge in its main thread, where handlers run. *storm*: an interval
 timer interrupts the program after 0.05 to 5 ms, sometimes again while an interruption is handled. *walk*: one step
 is interrupted at each of its checkpoints in turn (`checkpoints`), which finds faults for which a timer needs
-thousands of attempts. In between and at the end, a call without interruptions must be right and quick, and no
-descriptors, threads, processes, shared memory or files may leak. POSIX only.
+thousands of attempts. Between the interruptions and at the end, an uninterrupted call must return the right result
+quickly, and no descriptors, threads, processes, shared memory or files may leak. POSIX only.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from qnnbridge.errors import DeadlineExceeded
 
 ROOT = Path(__file__).parents[2]
 
-# Timeout of a call after interruptions, and the limit for a quick one, which includes the start of a host.
+# Timeout of an uninterrupted call, and the duration from which it is reported as slow. A call may have to start a
+# host.
 CALL_S, QUICK_S = 10.0, 8.0
-# Number of interruptions between two such calls.
+# Number of interruptions between two uninterrupted calls.
 INTERRUPTS_BEFORE_A_CALL = 20
-# Number of additional descriptors during a program, compared with its first calls: channels, a replaced host.
+# Number of descriptors that a program may open after its first calls, for further channels and a replaced host.
 MORE_DESCRIPTORS = 40
 SETTLE_S = 12.0
-# Limit for a step of a program.
+# Duration after which a step of a program counts as hanging.
 HANGS_AFTER_S = 60.0
 CHILD_S = 3600.0
 
-# With this number of interrupts or more, a walk visits every checkpoint.
+# Number of interrupts from which a walk visits every checkpoint, not only every n-th.
 WALKED_WHOLE = 2000
 
 SHORTEST_MS, LONGEST_MS = 0.05, 5.0
@@ -65,7 +66,7 @@ class Interrupt(Exception):
 
 
 class Program:
-    """A use of the bridge. `step` is interrupted, `check` is not."""
+    """A program that uses the bridge: its `step` is interrupted, its `check` is not."""
 
     size = 64
 
@@ -101,7 +102,7 @@ class Program:
 
 
 class Small(Program):
-    """Make small calls, mostly on the fast path."""
+    """Make calls with small tensors, mostly on the fast path."""
 
 
 class Large(Program):
@@ -111,7 +112,7 @@ class Large(Program):
 
 
 class Slow(Program):
-    """Use run options, which require the slow path."""
+    """Pass run options to calls, which prevents the fast path."""
 
     def step(self) -> None:
         self.right(self.session.run(None, {"x": self.x}, qnnbridge.RunOptions()))
@@ -246,7 +247,8 @@ class Async(Program):
 
 
 class Threads(Program):
-    """Make calls from other threads at the same time, which are not interrupted and must not be affected."""
+    """Make calls from several threads. Only the main thread is interrupted; the other threads must not be
+    affected."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -316,7 +318,7 @@ class Subject:
         sys.unraisablehook = self._swallowed
         threading.excepthook = lambda ended: report.finding(f"a thread ended with {ended.exc_value!r}")
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
-        # Run the program once before counting, so that resources created once per process do not count.
+        # Run the program once before counting, so that resources which are created once per process do not count.
         self.program = self._new()
         self.program.close()
         self.before = self._settled(None)
@@ -349,7 +351,7 @@ class Subject:
         return True
 
     def report_error(self, error: BaseException, when: str) -> None:
-        """Report that a step raised another exception than the interruption."""
+        """Report that a step raised an exception that is not the handler's."""
         lines = traceback.format_exception(error)
         self._report.finding(f"{self.name}: {error!r:.200} {when}\n{''.join(lines)[-2500:]}")
 
@@ -357,7 +359,7 @@ class Subject:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         self.program.close()
         del self.program
-        after = self._settled(self.before)  # the watchdog thread continues to run, as before
+        after = self._settled(self.before)  # faulthandler's watchdog thread is counted both times
         for what, count in after.items():
             if count > self.before[what]:
                 names = [thread.name for thread in threading.enumerate()] if what == "threads" else ""
@@ -365,7 +367,8 @@ class Subject:
         faulthandler.cancel_dump_traceback_later()
 
     def _settled(self, wanted: Mapping[str, int] | None) -> dict[str, int]:
-        """Wait until this process holds no more than `wanted`, or until a timeout; return its resources."""
+        """Wait until this process holds no more resources than `wanted`, or until a timeout; return its
+        resources."""
         until = time.monotonic() + SETTLE_S
         while True:
             gc.collect()
@@ -402,7 +405,7 @@ class Subject:
 
 
 class Storm:
-    """Interrupt `step` by a timer."""
+    """Interrupt the step of a program with a timer."""
 
     def __init__(self, subject: Subject, dice: random.Random) -> None:
         self._subject, self._dice = subject, dice
@@ -442,12 +445,12 @@ class Storm:
     def _handle(self, number: int, frame: types.FrameType | None) -> None:
         while frame is not None and frame.f_code is not Storm._interrupted.__code__:
             frame = frame.f_back
-        if frame is None:  # outside of the interrupted call
+        if frame is None:  # the timer expired outside of `_interrupted`: set it again
             self._shoot(LONGEST_MS)
             return
         self._raised += 1
         if self._dice.random() < 0.3:
-            self._shoot(0.5)  # a second interruption while this one is handled
+            self._shoot(0.5)  # interrupt the handling of this interruption, too
         raise Interrupt if self._raised % 2 else KeyboardInterrupt
 
 
@@ -470,7 +473,7 @@ def walk(subject: Subject, first: int, stride: int, most: int) -> int:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a program with the arguments NAME HOW SEED COUNT and print counts and findings."""
+    """Run one program, as the arguments NAME HOW SEED COUNT specify, and print counts and findings as JSON."""
     name, how, seed, count = arguments[0], arguments[1], int(arguments[2]), int(arguments[3])
     report, dice = Report("interrupts"), random.Random(seed)
     logging.getLogger().addHandler(logging.NullHandler())
@@ -485,10 +488,10 @@ def main(arguments: list[str]) -> None:
             subject.end()
     print(json.dumps([report.counts, report.findings]), flush=True)
     if not report.good:
-        os._exit(0)  # a hang at the end of the process would hide the findings
+        os._exit(0)  # skip the normal exit, which could hang and hide the findings
 
 
-def one(name: str, how: str, seed: int, count: int, timeout_s: float = CHILD_S) -> Report:
+def run_program(name: str, how: str, seed: int, count: int, timeout_s: float = CHILD_S) -> Report:
     """Run a program in a separate process. For a walk, `seed` is the stride."""
     report = Report("interrupts")
     with tempfile.TemporaryDirectory(prefix="interrupts-") as folder:
@@ -507,9 +510,9 @@ def one(name: str, how: str, seed: int, count: int, timeout_s: float = CHILD_S) 
         report.counts.update(counts)
         report.findings += findings
     except (IndexError, ValueError):
-        report.finding(f"{name}: it ended with {ran.returncode}: {ran.stderr[-3000:]}")
+        report.finding(f"{name}: exit code {ran.returncode}: {ran.stderr[-3000:]}")
     else:
-        report.expect(not ran.stderr, f"{name}: it printed {ran.stderr[-1500:]}")
+        report.expect(not ran.stderr, f"{name}: unexpected output on stderr: {ran.stderr[-1500:]}")
     return report
 
 
@@ -517,15 +520,15 @@ def attack(interrupts: int, seed: int, names: tuple[str, ...] = tuple(PROGRAMS))
     """Run all programs.
 
     Args:
-        interrupts: number of interrupts per program; a twentieth for programs that start hosts.
+        interrupts: number of interrupts per program. Programs that start hosts get a twentieth of this number.
     """
     report = Report("interrupts")
     for name in names:
         few = 20 if issubclass(PROGRAMS[name], (Hosts, Restarts)) else 1
         begin = time.monotonic()
-        found = one(name, "storm", seed, max(10, interrupts // few))
+        found = run_program(name, "storm", seed, max(10, interrupts // few))
         # With few interrupts, visit only every n-th checkpoint.
-        found.add(one(name, "walk", max(1, WALKED_WHOLE // interrupts), max(10, interrupts // few)))
+        found.add(run_program(name, "walk", max(1, WALKED_WHOLE // interrupts), max(10, interrupts // few)))
         report.rows.append(f"  {name}: {dict(found.counts)}, {time.monotonic() - begin:.0f} s")
         report.add(found)
     return report

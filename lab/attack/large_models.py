@@ -1,6 +1,6 @@
-"""Models with many nodes, inputs or constants of one kind.
+"""Models with thousands of nodes, inputs or constants of one kind.
 
-An algorithm that searches the whole graph for each of them takes hours; a linear one takes seconds.
+An algorithm that searches the whole graph for each node takes hours on them; a linear algorithm takes seconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def long_chain(count: int = 100_000) -> Any:
 
 
 def dead_chain(count: int = 50_000) -> Any:
-    """Return a model with a long unused chain of nodes, and other nodes that can be folded."""
+    """Return a model with a long chain of nodes that no output needs, and other nodes that can be folded."""
     names = ["x", *(f"t{n}" for n in range(count))]
     nodes = [_node("Relu", [a], b) for a, b in itertools.pairwise(names)]
     sizes = [_node("Shape", ["x"], "s"), _node("Cast", ["s"], "f", to=1), _node("ReduceSum", ["f"], "r")]
@@ -135,7 +135,7 @@ def large_constants(count: int = 300) -> Any:
 
 
 def many_inputs(count: int = 10_000) -> Any:
-    """Return a model with many inputs, each with another free dimension."""
+    """Return a model with many inputs, each with a different free dimension."""
     names = [f"x{n}" for n in range(count)]
     inputs = [_value(name, [f"n{number}", 4]) for number, name in enumerate(names)]
     means = [_node("ReduceMean", [name], f"m_{name}") for name in names]

@@ -21,20 +21,22 @@ from onnx import TensorProto, helper, numpy_helper
 from lab.attack import large_models
 from lab.attack.report import Report
 
-# Limit of processor time in seconds for any outcome, including the hosts that the tool ended.
+# Limit of the processor time of a tool and its hosts in seconds, whether the tool succeeds or fails.
 ANSWER_S = 5.0
-# The same for models of 10,000 to 100,000 nodes: ONNX Runtime loads them in 2.5 s, a tool takes 5 s when idle.
+# Limit of processor time for models of 10,000 to 100,000 nodes. ONNX Runtime alone takes 2.5 s to load such a
+# model, and a tool on an idle machine takes 5 s.
 LARGE_S = 8.0
-# Calibration and QNN's compiler take minutes for any model of that size; models of 60,000 nodes are refused.
+# Tools that are not run on these large models, because calibration and QNN's compiler take minutes. The exception
+# is `long_chain`, whose 60,000 nodes they refuse.
 SLOW_OF_LARGE = ("quantize", "prepare")
 # Limit of elapsed seconds, even if the machine is busy.
 GIVE_UP_S = 120.0
 # A tool that uses more memory is killed, to protect the machine.
 GIVE_UP_BYTES = 4 * 1024**3
-# Python with onnxruntime and QNN's simulator needs 500 MB.
+# Limit of memory for a tool. Python with onnxruntime and QNN's simulator alone needs 500 MB.
 MEMORY_BYTES = 3 * 1024**3 // 2
 
-# Command lines by tool; MODEL and OUT are replaced.
+# Arguments of each tool. The paths of the model and of the result replace MODEL and OUT.
 TOOLS: dict[str, list[str]] = {
     "inspect": ["inspect", "MODEL"],
     "analyze": ["analyze", "MODEL", "--offline"],
@@ -234,7 +236,7 @@ MODELS: tuple[Callable[[], Any], ...] = (
 def attack(
     tools: tuple[str, ...] = tuple(TOOLS), models: tuple[str, ...] = (), answer_s: float = ANSWER_S
 ) -> Report:
-    """Process each model with each tool; the rows of the report show processor seconds and megabytes."""
+    """Run each tool on each model. The rows of the report show processor seconds and megabytes."""
     report = Report("hostile models")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         for make in MODELS:
@@ -303,7 +305,8 @@ def _ask(tool: str, model: Path, folder: str) -> tuple[str, float, float]:
 
 
 def _ended(process: subprocess.Popen[bytes], until: float) -> tuple[int | None, resource.struct_rusage]:
-    """Wait for the process; return its exit code (``None`` if it was killed) and the resource usage from `wait4`."""
+    """Wait for the process; return its exit code (``None`` if it was killed) and the resource usage from
+    `wait4`."""
     code: int | None = None
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)

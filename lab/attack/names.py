@@ -16,11 +16,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 from lab.attack.report import Report
 
-# Window title, clipboard, cleared screen, both forms of C1, bidirectional controls, a forged message, HTML.
+# A name that sets the window title and the clipboard, clears the screen, reorders text (bidirectional controls),
+# forges a message and contains HTML. C1 control characters occur as bytes and as Unicode characters.
 BAD = (
     "a\x1b]0;title\x07\x1b[2J\x9b2J\u009d52;c;x\x07\u202egnp\u2066\rb\nError: forged\n  Fix: forged\x00<img src=x>"
 )
-# Text that must not occur in any output. Line ends are allowed, but a forged message must not begin a line.
+# Text that must not occur in any output: control characters, and a line that begins with the forged message.
 _OBEYED = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]|^(Error|  Fix): forged", re.M
 )
@@ -47,7 +48,7 @@ TOOLS: dict[str, list[str]] = {
 
 
 def models(folder: Path) -> list[Path]:
-    """Write a model that works, and models that each fail in another place; return their paths."""
+    """Write a valid model and models with different faults, all with these names; return their paths."""
     bad = BAD.replace("\0", "")
     value = helper.make_tensor_value_info
     weight = numpy_helper.from_array(np.ones((4, 4), np.float32), f"w{bad}")

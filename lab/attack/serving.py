@@ -1,8 +1,8 @@
 """Send small requests that once stopped `qnnbridge serve`, all at once, while an ordinary client works.
 
-Each attack is a thread that repeats its requests until the time is over. The ordinary client requests health, an
-inference and a chat completion in turns. The report contains its longest times, its failures, and the memory of
-server and host.
+Each attack is a thread that repeats its requests until the time is over. The ordinary client alternates between a
+health check, an inference and a chat completion. The report contains the longest response times and the failures of
+the ordinary client, and the memory of server and host.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from lab.attack.report import Report
 
 # Limit for the ordinary client, from the request to the end of the response.
 WORST_S: Final = 10.0
-# Limit for the memory growth of server and host together: four times the service's admission limit.
+# Limit for the memory growth of server and host together: four times the memory that the server admits for
+# requests.
 MOST_MB: Final = 4096
 TIMEOUT_S: Final = 30.0
 
-# Large sizes next to a zero size, and shapes that do not fit their bytes.
+# Requests with a huge dimension next to a dimension of 0, or with shapes that do not fit the size of their data.
 DOCUMENTS: Final = (
     '{"inputs":[{"name":"x","datatype":"FP32","shape":[2,0,%d],"data":[[],[]]}]}',
     '{"inputs":[{"name":"x","datatype":"BYTES","shape":[1,0,%d],"data":[[]]}]}',
@@ -67,7 +68,7 @@ OWN_PATHS: Final = (
     "/metrics",
 )
 
-# Limit the data rate to that of a slow line: flooding is not the subject of these attacks.
+# Data rate of `small_chunks`: that of a slow line, because these attacks do not test flooding.
 BYTES_PER_S: Final = 1_000_000
 CHUNKS: Final = b"1\r\nx\r\n" * 10_000
 PAUSE_S: Final = 0.2
@@ -101,7 +102,7 @@ class Target:
 
 
 def numbers(target: Target, rng: random.Random, report: Report) -> None:
-    """Send requests with sizes that exceed their bytes."""
+    """Send requests that declare more data than they contain."""
     text = rng.choice(DOCUMENTS)
     body = (text % ((10 ** rng.randrange(6, 19),) * text.count("%d"))).encode()
     status, _ = target.ask("POST", f"/v2/models/{target.model}/infer", body)
@@ -246,29 +247,29 @@ def attack(target: Target, process: psutil.Process, seconds: float, seed: int) -
     for turn in itertools.count():
         if time.monotonic() >= end:
             break
-        what, method, path, body = _honest(target)[turn % 3]
+        what, method, path, body = _ordinary(target)[turn % 3]
         before = time.monotonic()
         try:
             status, _ = target.ask(method, path, body)
         except OSError as error:
             status = -1
-            report.finding(f"honest {what}: {type(error).__name__}")
+            report.finding(f"ordinary {what}: {type(error).__name__}")
         times.setdefault(what, []).append(time.monotonic() - before)
-        report.count(f"honest {what}: {status}")
-        report.expect(status in (-1, 200), f"honest {what}: {status}")
+        report.count(f"ordinary {what}: {status}")
+        report.expect(status in (-1, 200), f"ordinary {what}: status {status}")
         most = max(most, _memory_mb(process))
         time.sleep(0.05)
     for thread in threads:
         thread.join()
     for what, found in times.items():
-        report.rows.append(f"honest {what}: {len(found)} asked, worst {max(found):.2f} s")
-        report.expect(max(found) < WORST_S, f"honest {what}: the slowest response took {max(found):.1f} s")
-    report.rows.append(f"memory of server and host: {begun:.0f} MB at first, {most:.0f} MB at most")
-    report.expect(most - begun < MOST_MB, f"server and host took {most - begun:.0f} MB more")
+        report.rows.append(f"ordinary {what}: {len(found)} requests, the slowest took {max(found):.2f} s")
+        report.expect(max(found) < WORST_S, f"ordinary {what}: the slowest response took {max(found):.1f} s")
+    report.rows.append(f"memory of server and host: {begun:.0f} MB before the attack, {most:.0f} MB at its peak")
+    report.expect(most - begun < MOST_MB, f"the memory of server and host grew by {most - begun:.0f} MB")
     return report
 
 
-def _honest(target: Target) -> tuple[tuple[str, str, str, bytes | None], ...]:
+def _ordinary(target: Target) -> tuple[tuple[str, str, str, bytes | None], ...]:
     asked = {"model": target.language, "messages": [{"role": "user", "content": "x"}], "max_tokens": 4}
     data = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
     return (

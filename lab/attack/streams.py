@@ -1,4 +1,5 @@
-"""Send damaged byte streams to running hosts: each must end with a documented exit code and at most one message."""
+"""Send damaged byte streams to running hosts. Each host must exit with a documented code and at most one
+message."""
 
 from __future__ import annotations
 
@@ -25,20 +26,21 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.values import Encoder
 
-# A host that still runs this long after the end of its input hangs.
+# Seconds after the end of its input from which a host that still runs counts as hanging.
 END_TIMEOUT_S = 20.0
 EXIT_OK, EXIT_PROTOCOL = 0, 3
 MAX_FRAMES = 6
-# Number of hosts at a time: mostly the program waits for them.
+# Number of hosts that run at the same time. It may exceed the number of cores, because the hosts mostly wait.
 HOSTS = 4
 HELLO_TIMEOUT_S = 3.0
-# A host that has been silent for this time has usually sent everything.
+# Seconds without output after which the host has usually sent all its replies.
 SILENCE_S = 0.3
 REAL_HOST = ("-m", "qnnbridge_host")
 
 
 def attack(count: int, seed: int, *, real: bool = False) -> Report:
-    """Send `count` streams, each to a new host. real: use ONNX Runtime instead of the scripted engine."""
+    """Send `count` streams, each to a new host, which uses the scripted engine, or ONNX Runtime if `real` is
+    set."""
     report = Report("streams")
     with tempfile.TemporaryDirectory(prefix="attack-") as folder, ThreadPoolExecutor(HOSTS) as pool:
 
@@ -54,7 +56,8 @@ def attack(count: int, seed: int, *, real: bool = False) -> Report:
 
 
 def conversation(rng: random.Random, folder: str) -> list[bytes]:
-    """Return HELLO, requests of all kinds and usually GOODBYE, with up to two damaged frames."""
+    """Return the frames of a connection (HELLO, random requests, usually GOODBYE), of which up to two are
+    damaged."""
     frames = [_hello(rng)]
     frames += [_request(rng, number, folder) for number in range(1, rng.randint(2, MAX_FRAMES + 1))]
     if rng.random() < 0.7:
@@ -163,7 +166,7 @@ _MAKERS = (_create, _create, _run, _run, _compile, _small, _small)
 
 
 def serve(frames: list[bytes], report: Report, *, real: bool, folder: str) -> str:
-    """Send the stream to one host. Return a description of the fault in its end; empty if there is none."""
+    """Send the stream to one host. Return what is wrong with the host's exit code or output, or ''."""
     program = REAL_HOST if real else (FAKE_HOST,)
     command = [
         sys.executable,

@@ -14,7 +14,7 @@ from lab.attack.report import Report
 
 END_TIMEOUT_S = 60.0
 
-# A program that creates a session with the scripted engine, runs it and prints the result.
+# The program, which creates a session with the scripted engine, runs it and prints the result.
 USE = """
 import sys; sys.path.insert(0, {root!r})
 import numpy as np, qnnbridge
@@ -112,7 +112,7 @@ def _run(
 
 
 def _check(report: Report, name: str, said: str, *, may_fail: bool = False) -> None:
-    """Check the output. With too few resources Python itself may fail to start, but our errors must be typed."""
+    """Check the output. If resources are short, Python itself may fail to start, but our errors must be typed."""
     right, typed = RIGHT in said, said.startswith("typed")
     own_defect = "Traceback" in said and "/qnnbridge" in said and not may_fail
     report.count("result" if right else "typed error" if typed else "Python did not start")
@@ -129,7 +129,7 @@ def _another_user(report: Report, folder: str) -> None:
     environment = {f"QNNBRIDGE_{name}_DIR": str(private / name.lower()) for name in ("CACHE", "STATE", "RUNTIME")}
     previous = os.umask(0)
     try:
-        # A crash of the host writes a report and the quarantine.
+        # Crash the host, so that qnnbridge writes a crash report and the quarantine file.
         _run(environment, model='script(on_run=["segv"])')
         Store(private / "cache").prepare()
         NegativeEntries(private / "cache").write("k", "refused", "a reason", "a label")
@@ -140,5 +140,5 @@ def _another_user(report: Report, folder: str) -> None:
         if any(
             not parent.stat().st_mode & 0o005 for parent in found.parents if private in (parent, *parent.parents)
         ):
-            continue  # a parent folder keeps other users out
+            continue  # other users cannot reach the file, because a parent folder is private
         report.expect(not found.stat().st_mode & 0o002, f"{found.relative_to(private)} is writable by everybody")

@@ -1,4 +1,4 @@
-"""Replace models and cache entries between their check and their use: no session may mix two of them.
+"""Replace models and cache entries after they are checked and before they are used. No session may mix two models.
 
 The cache must not store one model's compilation under the key of another.
 """
@@ -32,14 +32,14 @@ OPTIONS: dict[str, Any] = {
     "verify": "off",
 }
 X = np.arange(1, 9, dtype=np.float32)
-# Maximum pause of the attacker, about the duration of a compilation.
+# Longest pause between two replacements, about the duration of a compilation.
 PAUSE_S = 0.3
 # Sessions per check: the second one uses the cache.
 TWICE = 2
 
 
 def times(scale: float) -> bytes:
-    """Return a model that multiplies by `scale`; its length does not depend on the number."""
+    """Return a model that multiplies by `scale`. The size of the model is the same for every scale."""
     value = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8]) for name in "xy"]
     constant = numpy_helper.from_array(np.full(8, scale, np.float32), "w")
     graph = helper.make_graph([helper.make_node("Mul", ["x", "w"], ["y"])], "g", [value[0]], [value[1]], [constant])
@@ -63,25 +63,28 @@ def attack(count: int, seed: int) -> Report:
 
 
 def _models(report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: random.Random, number: int) -> None:
-    """Alternate two models in one file while sessions are created from it."""
+    """Alternate two models in one file while sessions are created from the file."""
     scales = (2.0 * number + 2, 2.0 * number + 3)
     path = folder / f"model{number}.onnx"
     path.write_bytes(times(scales[0]))
-    with _meanwhile(lambda: _write(path, times(rng.choice(scales)), rng), rng):
+    with _repeatedly(lambda: _write(path, times(rng.choice(scales)), rng), rng):
         for _ in range(TWICE):
             got = _result(report, path, host)
-            report.expect(got is None or got in scales, f"{name}: a session multiplies by {got}, not by {scales}")
+            report.expect(
+                got is None or got in scales, f"{name}: a session multiplies by {got}, not by one of {scales}"
+            )
     for scale in scales:
         path.write_bytes(times(scale))
         for _ in range(TWICE):
             got = _result(report, path, host)
-            report.expect(got == scale, f"{name}: the model times {scale} multiplies by {got} afterwards")
+            report.expect(got == scale, f"{name}: the model for {scale} multiplies by {got} after the attack")
 
 
 def _entries(
     report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: random.Random, number: int
 ) -> None:
-    """Alternate the files of two entries in the folder of one while it is loaded."""
+    """Overwrite the files of a cache entry alternately with those of two entries while a session loads the
+    entry."""
     scales = (2.0 * number + 2, 2.0 * number + 3)
     paths = [folder / f"entry{number}-{scale}.onnx" for scale in scales]
     keys = []
@@ -102,12 +105,12 @@ def _entries(
             if victim.exists() and source.exists():
                 _write(victim / one, source.read_bytes(), rng)
 
-    with _meanwhile(exchange, rng):
+    with _repeatedly(exchange, rng):
         for _ in range(TWICE):
             got = _result(report, paths[0], host)
-            report.expect(got in (None, scales[0]), f"{name}: the model times {scales[0]} multiplies by {got}")
+            report.expect(got in (None, scales[0]), f"{name}: the model for {scales[0]} multiplies by {got}")
     got = _result(report, paths[0], host)
-    report.expect(got == scales[0], f"{name}: the model times {scales[0]} multiplies by {got} afterwards")
+    report.expect(got == scales[0], f"{name}: the model for {scales[0]} multiplies by {got} after the attack")
 
 
 def _result(report: Report, path: Path, host: qnnbridge.Host) -> float | None:
@@ -128,7 +131,7 @@ def _result(report: Report, path: Path, host: qnnbridge.Host) -> float | None:
 
 
 @contextmanager
-def _meanwhile(act: Callable[[], None], rng: random.Random) -> Iterator[None]:
+def _repeatedly(act: Callable[[], None], rng: random.Random) -> Iterator[None]:
     done = threading.Event()
 
     def work() -> None:
@@ -145,7 +148,7 @@ def _meanwhile(act: Callable[[], None], rng: random.Random) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes, rng: random.Random) -> None:
-    """Write the file: as a new file, in place, in place with the old dates, or only for a moment."""
+    """Write the data to a new file, or in place, in place with the old dates, or in place only for a moment."""
     way = rng.choice(["replace", "in place", "dates kept", "put back"])
     try:
         if way == "replace":
@@ -162,4 +165,4 @@ def _write(path: Path, data: bytes, rng: random.Random) -> None:
         if way != "in place":
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     except OSError:
-        time.sleep(0)  # the entry was moved away meanwhile
+        time.sleep(0)  # another thread has moved the entry away

@@ -72,7 +72,7 @@ def attack(scale: float, seed: int) -> Report:
 
 @contextmanager
 def _generous() -> Iterator[None]:
-    """Set the umask to 0 in the block, so that new files are accessible for everybody by default."""
+    """Set the umask to 0 in the block, so that new files are accessible to all users by default."""
     before = os.umask(0)
     try:
         yield
@@ -154,26 +154,28 @@ def _reach(paths: list[Path], pids: list[int]) -> tuple[int, list[str]]:
 
 
 def _exchange(report: Report, folder: Path, daemon: int, seconds: float) -> None:
-    """Connect to the daemon while the other user repeatedly replaces its folder by another one or a link."""
+    """Connect to the daemon while the other user repeatedly replaces the daemon's folder with another folder or a
+    link."""
     own = folder / "own"
     with _intruder(folder, own) as heard:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            report.count("looks for the daemon")
+            report.count("attempts to connect")
             try:
                 link = enter_daemon(time.monotonic() + DIALOGUE_S)
             except (Unreachable, BridgeError) as error:
                 report.count(type(error).__name__)
                 continue
             report.count("connections")
-            report.expect(link.pid == daemon, f"the daemon that was entered is process {link.pid}")
+            report.expect(link.pid == daemon, f"connected to process {link.pid}, which is not the daemon")
             link.close()
-    report.expect(not heard, f"the other user heard {len(heard)} messages of ours")
+    report.expect(not heard, f"the other user received {len(heard)} of our messages")
 
 
 @contextmanager
 def _intruder(folder: Path, own: Path) -> Iterator[list[bytes]]:
-    """Let the other user replace the folders during the block; yield a list that then gets the received data."""
+    """Let the other user replace the folders in the block. After the block, the yielded list has the received
+    data."""
     heard: list[bytes] = []
     read_fd, write_fd = os.pipe()
     child = os.fork()
@@ -204,7 +206,7 @@ def _intruder(folder: Path, own: Path) -> Iterator[list[bytes]]:
 
 
 def _pretend(place: Path, own: Path, write_fd: int) -> None:
-    """Alternate the real folder with one that contains another socket and discovery file."""
+    """Alternate between the real folder and a folder with another user's socket and discovery file."""
     own.mkdir(mode=0o700)
     endpoint = socket.socket(socket.AF_UNIX)
     endpoint.bind(str(own / SOCKET))

@@ -1,6 +1,6 @@
 """``python -m lab.bench``: measure, compare with the targets, write the result as JSON.
 
-The exit code is 1 if a "must" is missed and ``--strict`` is given.
+The exit code is 1 if ``--strict`` is given and the "must" value of a target is missed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
     begin = time.monotonic()
     load = [psutil.getloadavg()[0]]
     for name, measure in bench.groups.items():
-        # Skip the servers by default: they take minutes and are useful only in comparison with mlserver.
+        # Skip the group "serve" by default: it takes minutes and is useful only in comparison with mlserver.
         if name in (options.only or ()) or (not options.only and (name != "serve" or options.mlserver)):
             print(f"... {name}", file=sys.stderr, flush=True)
             measure()
@@ -115,7 +115,8 @@ def print_table(document: dict[str, Any]) -> None:
     output.print_table(("goal", "measured", "floor", "must", "aim", "unit", "holds"), rows)
     low, high = document["machine"]["load"]
     print(
-        f"{document['seconds']:.0f} s; load before {low:.1f}, behind {high:.1f} on {document['machine']['cpus']} CPUs"
+        f"{document['seconds']:.0f} s; load average before {low:.1f}, after {high:.1f}, on "
+        f"{document['machine']['cpus']} CPUs"
     )
 
 
@@ -123,12 +124,15 @@ def print_serving(lines: list[list[str]]) -> None:
     from lab.bench.serving import HEADERS
     from qnnbridge_tools import output
 
-    print("Requests per second (median milliseconds of one request); ratios: median of the rounds (least to most)")
+    print(
+        "Requests per second (median milliseconds of a request); ratios: median of the rounds (lowest to highest)"
+    )
     output.print_table(HEADERS, lines)
 
 
 def _floor(target: Target, figures: Figures) -> float | None:
-    """Return the ratio of the floor, the fastest possible bridge; ``None`` if the target has no floor."""
+    """Return the target's value for the fastest possible bridge (the floor); ``None`` if the target has no
+    floor."""
     least = target.value(of_the_floor(figures))
     return None if least == target.value(figures) else least
 

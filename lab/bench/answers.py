@@ -1,9 +1,11 @@
-"""Time to the first token and per token of an answer, compared with onnxruntime_genai in process.
+"""Measure the time to the first text of an answer and per token after it, compared with onnxruntime_genai in
+process.
 
-`python -m lab.bench.answers`: the same model and prompt, greedy search, the ways in turns. "library" is
-`genai.generate` with a private host, "daemon" with the daemon of the user, which is started if none runs, "serve" a
-stream of /v1/completions. All models compute in one thread, as on an NPU. Each way takes token ids. The time to the
-first token includes the new generator and the prompt, and for "serve" the connection, but no library of a client.
+`python -m lab.bench.answers`: four ways to get an answer take turns with the same model and prompt and with greedy
+search. "library" is `genai.generate` with a private host; "daemon" is the same with the user's daemon, which is
+started if none runs; "serve" is a stream of /v1/completions. All models compute in one thread, as on an NPU. All
+prompts are token ids. The time to the first text includes creating the generator and processing the prompt, and for
+"serve" also the connection, but no client library.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from qnnbridge import genai
 
 TOKENS = 65
 PROMPTS = {"short": 16, "long": 400}
-# Additional multiplications by a square matrix for each token: none, or enough for 2 and 3.5 ms per token on one idle
-# core.
+# Additional multiplications by a square matrix for each token: none, or enough for 2 and 3.5 ms per token on one
+# idle core.
 BALLAST = (0, 24, 40)
 
-# Seconds to the first text, and for each token after it. Some tokens have no text, so all ways count from the
-# first text.
+# Seconds to the first text, and for each token after it. Times count from the first text and not from the first
+# token, because some tokens have no text.
 Times = tuple[float, float]
 
 
@@ -74,7 +76,7 @@ def over_http(address: str, prompt: list[int]) -> Times:
     fields = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "stream": True}
     body = json.dumps(fields)
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n"
-    # A prepared request and a socket: the times are those of the server, not of a client's library.
+    # Send a prepared request through a socket, so that the times do not include a client library.
     request = (head + body).encode()
     began = time.perf_counter()
     with socket.create_connection((host, int(port)), timeout=60) as connection:
@@ -84,7 +86,7 @@ def over_http(address: str, prompt: list[int]) -> Times:
 
 
 def in_parallel(way: Callable[[], Times], streams: int) -> Times:
-    """Return the mean times of this number of simultaneous answers."""
+    """Return the mean times of `streams` simultaneous answers."""
     found: list[Times] = []
     threads = [threading.Thread(target=lambda: found.append(way())) for _ in range(streams)]
     for thread in threads:

@@ -1,4 +1,8 @@
-"""Measure the time to the first token of turn 10: with a kept generator, a new one, and only the new tokens."""
+"""Measure the time to the first token of turn 10 of a conversation.
+
+Three cases: a kept generator, a new generator, and for comparison a prompt that has only the new tokens of the
+turn.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +17,15 @@ import qnnbridge
 from qnnbridge import genai
 
 TURN, NEW_TOKENS, ANSWER_TOKENS = 10, 210, 4
-# With this model a token takes about 1 ms, so that prompts take longer than requests.
+# This model takes about 1 ms per token, so that processing a prompt takes longer than sending a request.
 SIZES = Sizes(context=4000, ballast=20)
 
 
 def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]:
     """Return the median times to the first token of turn 10, after about 2,000 tokens, over `rounds` rounds.
 
-    The three kinds of answers take turns in one host. Raises `AssertionError` if an answer differs from that of a
-    new generator, or if the kept one processed more than the new tokens.
+    The three cases take turns in one host. Raises `AssertionError` if the kept generator's answer differs from the
+    new generator's, or if the kept generator processed more than the new tokens.
     """
     model = genai.Model(write_model(folder, "dynamic", sizes=SIZES), host=host)
     tokenizer, pool = genai.Tokenizer(model), genai.GeneratorPool()
@@ -32,7 +36,7 @@ def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]
             model, tokens, tokenizer=tokenizer, max_tokens=ANSWER_TOKENS, temperature=0, pool=pool
         )
         with answer as stream:
-            next(stream, None)  # a first token without text adds only the time of the next token
+            next(stream, None)  # if the first token has no text, this waits for one token more
             first = time.monotonic() - began
             list(stream)
         return first, stream

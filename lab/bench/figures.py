@@ -1,4 +1,4 @@
-"""Measure the figures of the targets: each method measures one group. `targets` refers to the figures by name."""
+"""Measure the figures from which `targets` computes its values. Each method of `Bench` measures one group."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Bench:
     # --- calls ---
 
     def calls(self) -> None:
-        """Measure all sizes, baselines and peers; the contenders of one size take turns."""
+        """Measure the bridge, baselines and peers for all sizes. Within a size they take turns."""
         with Rig(sys.executable) as rig, tempfile.TemporaryDirectory(prefix="bench-") as folder:
             self._ping(rig, Path(folder))
             for size in work.SIZES:
@@ -94,7 +94,7 @@ class Bench:
             assert pool is not None
 
             def ping() -> None:
-                # Without an idle channel there is no answer to measure.
+                # `ping` returns False, and measures nothing, if no channel is idle.
                 assert pool.ping(None)
 
             with open_peers(folder, 1, ("raw pipe",)) as (raw,):
@@ -196,7 +196,7 @@ class Bench:
             self.figures |= conversations.measure(Path(folder) / "model", host, self._rounds)
 
     def serve(self) -> None:
-        """Measure ``qnnbridge serve``, in turns with mlserver if its interpreter is given."""
+        """Measure ``qnnbridge serve``, alternating with mlserver if its interpreter is given."""
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             rounds, seconds = max(3, self._rounds // 3), self._turn_s * 25
             found = serving.race(Path(folder), self._mlserver, rounds=rounds, seconds=seconds)

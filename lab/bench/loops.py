@@ -1,6 +1,6 @@
-"""Measure a decoder loop with 32 MiB of keys and values in each way that the API offers, in ms per token.
+"""Measure a decoder loop with a KV cache of 32 MiB, in ms per token, for each way of calling that the API offers.
 
-``python -m lab.bench.loops [--steps 60] [--mib 32]``. The ways run in turns, each in a separate process, on the CPU
+``python -m lab.bench.loops [--steps 60] [--mib 32]``. The ways take turns, each in a separate process, on the CPU
 provider with one thread. The same code runs with the classes of onnxruntime in process and with those of the
 bridge.
 """
@@ -81,7 +81,8 @@ def build(path: Path, length: int) -> None:
 
 
 class Loop:
-    """The ways to run the loop. session, values: classes of ONNX Runtime or of qnnbridge."""
+    """The loop, with one method per way of calling. `session` and `values` are classes of ONNX Runtime or
+    qnnbridge."""
 
     def __init__(self, session: Any, values: Any) -> None:
         self.session, self.values = session, values
@@ -175,7 +176,7 @@ class Loop:
         return lambda t: self._bound(values, values, t)[0].numpy()
 
     def bound_own(self) -> Step:
-        """Use `bound_one` with memory of the application."""
+        """Do the same as `bound_one` with values in the application's memory."""
         values = [self.values.ortvalue_from_numpy(array) for array in self._arrays()]
         return lambda t: self._bound(values, values, t)[0].numpy()
 

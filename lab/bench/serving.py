@@ -1,6 +1,7 @@
 """Compare the requests per second of ``qnnbridge serve`` and mlserver.
 
-The rows have two models, JSON and binary requests, and 1 and 16 clients; the servers take turns.
+The rows of the table are the combinations of two models, JSON and binary requests, and 1 and 16 clients. The
+servers take turns.
 
 mlserver with one worker process is split like ours: one process for HTTP, one for the model. Both run ONNX Runtime
 on the CPU with its default threads. mlserver supports binary tensors over gRPC only, so its "binary" rows use gRPC.
@@ -45,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A running server. binary: the form of its binary requests."""
+    """A running server. `binary` is the interface for binary requests: "binary" (HTTP) or "gRPC"."""
 
     name: str
     urls: dict[str, str]
@@ -59,7 +60,7 @@ def rows() -> list[Row]:
 def race(
     folder: Path, mlserver: str | None, *, rounds: int, seconds: float
 ) -> dict[Row, dict[str, list[dict[str, float]]]]:
-    """Return the requests per second and milliseconds of each contender in each round of each row."""
+    """Measure each contender in each round of each row: requests per second, and milliseconds per request."""
     tensors = {}
     for name, make in MODELS.items():
         make(folder / f"{name}.onnx")

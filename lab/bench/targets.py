@@ -15,11 +15,11 @@ Verdict = Literal["aim", "must", "missed", "not measured"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """A target.
+    """A ratio of measured figures, with the values that it must reach (`must`) and should reach (`aim`).
 
     Args:
         ratio: computes the value from the figures, in the unit of `must` and `aim`.
-        more: larger values are better.
+        more: whether larger values are better.
     """
 
     name: str
@@ -47,17 +47,18 @@ class Target:
 
 
 def _over_run(way: str, size: str) -> Callable[[Figures], float]:
-    """Return the overhead of the bridge for calls of this size, in pings of a raw pipe."""
+    """Compute the bridge's overhead for calls of this size, as a multiple of the time of a ping through a raw
+    pipe."""
     return lambda f: (f[f"{way} {size}"] - f[f"direct {size}"]) / f["raw ping"]
 
 
 def _against(peer: str) -> Callable[[Figures], float]:
-    """Return the round-trip time of a peer relative to that of the bridge without the model's run."""
+    """Compute the round-trip time of a peer relative to the bridge's, without the run of the model."""
     return lambda f: f[f"{peer} 600 KB"] / (f["bridge 600 KB"] - f["direct 600 KB"])
 
 
 def _bandwidth(size: str) -> Callable[[Figures], float]:
-    """Return the bandwidth of the bytes in both directions relative to a copy within one process."""
+    """Compute the bridge's bandwidth, for the bytes in both directions, relative to a copy within one process."""
     return lambda f: 2 * f[f"copy {size}"] / (f[f"bridge {size}"] - f[f"direct {size}"] - f["ping"])
 
 
@@ -84,18 +85,18 @@ def of_the_floor(figures: Figures) -> Figures:
 TARGETS = (
     Target("ping", "x raw pipe", 2.0, 1.25, lambda f: f["ping"] / f["raw ping"]),
     Target(
-        "run, 600 KB in and out, plain arrays: what is added",
+        "run, 600 KB in and out, plain arrays: overhead",
         "x (ping + 2 copies)",
         1.8,
         1.3,
         lambda f: (f["bridge 600 KB"] - f["direct 600 KB"]) / (f["raw ping"] + 2 * f["copy 600 KB"]),
     ),
     *(
-        Target(f"run, zero-copy, {size}: what is added", "pings", 3.0, 1.25, _over_run("zero-copy", size))
+        Target(f"run, zero-copy, {size}: overhead", "pings", 3.0, 1.25, _over_run("zero-copy", size))
         for size in ("4 KB", "64 KB", "600 KB", "4 MB")
     ),
-    # Not in pings: 3 pings are less than 1 % of this call, and the location of the arrays in memory, which differs
-    # from process to process, changes it by 10 %.
+    # The unit is not pings, because 3 pings are less than 1 % of this call, and its time varies by 10 % with the
+    # location of the arrays in memory, which differs from process to process.
     Target("run, zero-copy, 32 MB", "x in-process", 1.15, 1.03, lambda f: f["zero-copy 32 MB"] / f["direct 32 MB"]),
     Target("convnet, plain", "x in-process", 1.15, 1.08, lambda f: f["bridge convnet"] / f["direct convnet"]),
     Target(
@@ -104,7 +105,7 @@ TARGETS = (
     Target("bandwidth, plain arrays, 600 KB", "of copying", 0.6, 0.8, _bandwidth("600 KB"), more=True),
     Target("bandwidth, plain arrays, 4 MB", "of copying", 0.6, 0.9, _bandwidth("4 MB"), more=True),
     Target(
-        "without shared memory, 600 KB: what is added",
+        "without shared memory, 600 KB: overhead",
         "x raw pipe",
         1.25,
         1.08,
@@ -133,7 +134,7 @@ TARGETS = (
     Target("session ready from spawn", "x in-process", 1.15, 0.95, lambda f: f["session"] / f["direct session"]),
     Target("run on the simulator", "x in-process", 1.15, 1.06, lambda f: f["bridge qnn"] / f["direct qnn"]),
     Target(
-        "first token of turn 10, a new generator",
+        "first token of turn 10 with a new generator",
         "x a kept one",
         5.0,
         8.0,
@@ -141,7 +142,7 @@ TARGETS = (
         more=True,
     ),
     Target(
-        "first token of turn 10, a kept generator",
+        "first token of turn 10 with a kept generator",
         "x the new tokens alone",
         2.0,
         1.3,
@@ -149,7 +150,7 @@ TARGETS = (
     ),
     Target("import qnnbridge beyond numpy", "ms", 60.0, 60.0, lambda f: f["import"] * 1e3),
     Target(
-        "serve against mlserver with a worker, least row",
+        "serve against mlserver with a worker, lowest row",
         "x",
         1.0,
         1.0,

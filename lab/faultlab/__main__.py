@@ -3,8 +3,8 @@
 By default, all kinds of faults occur at random for ``--seconds``, and each published promise is reported with its
 result. ``--calls N --kills M`` makes N calls while the host is killed with -9 M times; each result must be right in
 every bit. With ``--storm`` the host is killed as soon as any call has recovered. ``--orphans N`` kills N
-applications with -9 in each state, and their hosts must end, too. ``--mixed N`` makes N calls of all sizes, ways
-and numbers of threads on the fast path, with kills in between. ``--slots N`` kills N hosts while both sides hold
+applications with -9 in each state, and their hosts must end, too. ``--mixed N`` makes N calls on the fast path with
+all sizes, call options and numbers of threads, and kills hosts. ``--slots N`` kills N hosts while both sides hold
 shared memory. ``--daemon N`` runs N applications of one daemon for ``--seconds``, while its host is killed every
 ``--kill-every`` seconds. The exit code is 1 if a promise was broken.
 """
@@ -155,7 +155,7 @@ def _soak(options: argparse.Namespace, folder: Path) -> bool:
     faulthandler.cancel_dump_traceback_later()
     stats = soak.stats
     print(
-        f"{soak.calls} calls, {soak.faults} faults, {stats.crashes} deaths of the host, {stats.retried_calls} repeated"
+        f"{soak.calls} calls, {soak.faults} faults, {stats.crashes} crashes of the host, {stats.retried_calls} repeated"
     )
     print(ledger)
     return ledger.kept

@@ -1,4 +1,4 @@
-"""An application to be killed by a test: ``python -m lab.faultlab.application STATE FILE``.
+"""An application that a test kills: ``python -m lab.faultlab.application STATE FILE``.
 
 The application starts a host with the scripted engine, brings it into the state, prints the host's pid and waits.
 States: ``idle``; ``run`` and ``create``: in native code; ``compile``: in native code of a compilation worker, with
@@ -45,7 +45,8 @@ def main(state: str, began: str) -> None:
 
     Args:
         state: a key of `STATES`.
-        began: path of a file that the host creates as soon as it executes native code. The folder of the path exists.
+        began: path of a file that the host creates as soon as it executes native code. The folder of the path
+        exists.
     """
     if state not in STATES:
         raise SystemExit(f"unknown state {state!r}; known: {', '.join(STATES)}")

@@ -1,9 +1,9 @@
-"""``python -m lab.faultlab.calls_back``: functions of the application that the host calls in compilations and runs.
+"""``python -m lab.faultlab.calls_back``: test functions of the application that the host calls (callbacks).
 
-Half of the ``--calls`` are in compilations and half in runs, with ``--faults`` of each kind in between: the
-function raises an exception, exceeds its timeout, calls the host that waits for it, or returns a wrong value; the
-host or the application is killed while the function runs. Every call must end in time with the expected error, the
-next call must work, and nothing may leak. The exit code is 1 if anything was broken.
+Half of the ``--calls`` occur in compilations and half in runs, with ``--faults`` of each kind in between: the
+function raises an exception, exceeds its timeout, calls the host (which is waiting for the function), or returns a
+wrong value; the host or the application is killed while the function runs. Every call must end in time with the
+expected error, the next call must work, and nothing may leak. The exit code is 1 if a check failed.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from qnnbridge._host import default_host
 from qnnbridge.errors import CallBackFailed, HostCrashed
 
 TIMEOUT = "QNNBRIDGE_CALLBACK_TIMEOUT"
-# A call that takes longer hangs; most take a few seconds, including the start of a host.
+# Duration from which a call counts as hanging. Most calls take a few seconds, including the start of a host.
 STUCK_S = 90.0
 NOISE = {"x": np.zeros(8, np.float32), "shape": np.array([2, 4], np.int64)}
 CPU = ["CPUExecutionProvider"]
 
 
-class Mine(Exception):
-    """An error of the application."""
+class ApplicationError(Exception):
+    """The error that the application's function raises."""
 
 
 def chain(path: Path, count: int) -> str:
@@ -94,11 +94,11 @@ def _kill_all(processes: list[psutil.Process]) -> None:
             process.kill()
 
 
-class Show:
-    """The whole test.
+class CallbackTest:
+    """State of the test.
 
     Attributes:
-        calls: calls of functions so far.
+        calls: calls of the application's functions so far.
         faults: injected faults so far.
         broken: descriptions of failed checks.
     """
@@ -136,7 +136,7 @@ class Show:
                 self._faults_of_a_compile()
 
     def _faults_of_a_compile(self) -> None:
-        error = Mine("no room")
+        error = ApplicationError("no room")
         at = [2]
 
         def when_due(act: Callable[[], Any]) -> Callable[..., Any]:
@@ -201,10 +201,10 @@ class Show:
         def kill() -> None:
             process = default_host().supervisor.running
             if process is not None:
-                process.kill("the show ends it")
+                process.kill("the test kills it")
 
         def raises() -> None:
-            raise Mine("no log")
+            raise ApplicationError("no log")
 
         for what, act in (
             ("raises", raises),
@@ -234,7 +234,7 @@ class Show:
         self.calls += 1
 
     def _share(self, half: int) -> int:
-        """Return the number of fault rounds after each good round, to reach the requested number in total."""
+        """Return how often to inject all faults after each round of calls, so that the total is as requested."""
         per_round = self._count if self.calls <= self._wanted // 2 + self._count else 5 * self._outputs
         return max(1, round(self._times * per_round / max(1, half)))
 
@@ -275,7 +275,7 @@ def _timeout(text: str) -> Iterator[None]:
 
 
 def application(where: str, folder: Path) -> None:
-    """Run an application that prints the pids of its hosts when its function is called, and waits to be killed."""
+    """Run an application whose function prints the pids of its hosts and then waits until the test kills it."""
 
     def wait(*_: Any) -> None:
         print(*(p.pid for p in psutil.Process().children(recursive=True) if _is_host(p)), flush=True)
@@ -289,11 +289,11 @@ def application(where: str, folder: Path) -> None:
         session.run(None, NOISE)
 
 
-def show(calls: int, faults: int, kills: int) -> Show:
-    """Run the whole test; the attribute `broken` of the result lists failed checks."""
+def run_test(calls: int, faults: int, kills: int) -> CallbackTest:
+    """Run the test; the attribute `broken` of the result lists failed checks."""
     before = holdings()
     with tempfile.TemporaryDirectory(prefix="faultlab-") as folder:
-        made = Show(Path(folder), calls, faults)
+        made = CallbackTest(Path(folder), calls, faults)
         made.run()
         default_host().close()
         for where in ("compile", "run"):
@@ -309,7 +309,7 @@ def show(calls: int, faults: int, kills: int) -> Show:
             for _ in range(kills):
                 made.faults += 1
                 if kill_when_ready(where, command) is None:
-                    made.broken.append(f"a host outlived its application, killed in a {where}")
+                    made.broken.append(f"a host outlived its application, which was killed during a {where}")
     left = leaked_since(before)
     if left:
         made.broken.append(f"left over: {left}")
@@ -318,7 +318,7 @@ def show(calls: int, faults: int, kills: int) -> Show:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.faultlab.calls_back", description=__doc__)
-    parser.add_argument("--calls", type=int, default=10_000, help="number of calls of functions in total")
+    parser.add_argument("--calls", type=int, default=10_000, help="total number of callbacks")
     parser.add_argument(
         "--faults", type=int, default=10, help="number of faults of each kind, in compilations and in runs"
     )
@@ -330,10 +330,10 @@ def main() -> int:
         application(options.application, options.folder)
         return 0
     begin = time.monotonic()
-    made = show(options.calls, options.faults, options.kills)
+    made = run_test(options.calls, options.faults, options.kills)
     print(
-        f"{made.calls} calls back, {made.faults} faults, {time.monotonic() - begin:.0f} s; the longest call took "
-        f"{made.longest_s:.1f} s; {'nothing left over' if not made.broken else 'BROKEN:'}"
+        f"{made.calls} callbacks, {made.faults} faults, {time.monotonic() - begin:.0f} s; the longest call took "
+        f"{made.longest_s:.1f} s; {'no check failed' if not made.broken else 'FAILED:'}"
     )
     print("\n".join(made.broken))
     return 1 if made.broken else 0

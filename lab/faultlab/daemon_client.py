@@ -27,7 +27,7 @@ SIZES = {4: 15, 64: 25, 4096: 30, 65_536: 20, 614_400: 8, 4_194_304: 2}
 
 WAYS = ("plain", "out", "borrow", "zero-copy")
 DEADLINE_S = 20.0
-# The host is killed every few seconds; a single call may see several crashes.
+# Retries of a call. The host is killed every few seconds, so that several crashes may occur during one call.
 RETRIES = 6
 
 

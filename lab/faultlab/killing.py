@@ -14,7 +14,8 @@ import qnnbridge
 from lab.faultlab.leaks import holdings, leaked_since
 from lab.faultlab.models import Case, is_right
 
-# Minimum. A host that is killed before it can reply would use up the single retry of a call, by design.
+# Minimum number of calls between two kills. A call is retried only once, so a second kill during it would be an
+# error.
 CALLS_BETWEEN_KILLS = 16
 
 STUCK_AFTER_S = 60.0
@@ -22,7 +23,7 @@ STUCK_AFTER_S = 60.0
 
 @dataclasses.dataclass
 class Result:
-    """Outcome of a run. errors: errors that reached a caller, counted by text."""
+    """Outcome of a run. `errors` counts the errors that reached a caller, by their text."""
 
     calls: int = 0
     kills: int = 0
@@ -46,7 +47,7 @@ class Result:
             f"wrong results: {self.wrong}",
             f"errors that reached a caller: {self.errors.total()}",
             *(f"  {count} x {text}" for text, count in self.errors.most_common(5)),
-            f"from a death to the next good answer: median {statistics.median(times) * 1000:.0f} ms, "
+            f"from a kill to the next right result: median {statistics.median(times) * 1000:.0f} ms, "
             f"worst {times[-1] * 1000:.0f} ms",
             f"left over: {self.leaks or 'nothing'}",
         ]
@@ -113,9 +114,9 @@ class _Load:
         self._taken = 0
         self._killed: tuple[int, float] | None = None
         self._since_kill = 0
-        # For each worker with a running call: the number of kills before that call began.
+        # For each thread with a running call: the number of kills before the call began.
         self._under_way: dict[int, int] = {}
-        self._kills_behind = 0
+        self._kills_so_far = 0
 
     def run(self, *, storm: bool) -> None:
         workers = [
@@ -138,7 +139,7 @@ class _Load:
                 if (self._taken >= self._calls and not self._more_kills) or self._result.stuck:
                     return
                 self._taken += 1
-                self._under_way[worker] = self._kills_behind
+                self._under_way[worker] = self._kills_so_far
             number = dice.randrange(len(self._cases))
             feeds, expected = self._cases[number].draw(dice)
             try:
@@ -159,7 +160,7 @@ class _Load:
             elif not right:
                 result.wrong += 1
             elif self._killed is not None and generation > self._killed[0]:
-                # The reply comes from the next host, not from the pipe of the killed one.
+                # The reply comes from the next host, not from the pipe of the killed host.
                 result.recovery_s.append(time.monotonic() - self._killed[1])
                 self._killed = None
             self._moved.notify_all()
@@ -204,14 +205,14 @@ class _Load:
         # Use the process object that collects the exit code, so that the pid cannot have been reused.
         process._child.kill()
         with self._moved:
-            self._kills_behind += 1
+            self._kills_so_far += 1
 
     def _all_have_answers(self) -> bool:
-        """Return whether all calls that saw the last kill have ended. The caller holds the lock.
+        """Return whether all calls that ran during the last kill have ended. The caller holds the lock.
 
-        The next kill would otherwise use up the single retry of such a call, by design.
+        A call is retried only once, so another kill during such a call would be an error.
         """
-        return all(kills == self._kills_behind for kills in self._under_way.values())
+        return all(kills == self._kills_so_far for kills in self._under_way.values())
 
     def _wait_for(self, condition: Callable[[], bool]) -> bool:
         """Wait for the condition; return False if no call ends for a long time. The caller holds the lock."""

@@ -1,4 +1,5 @@
-"""Count the resources of a process at two times: open files, threads, children, temporary files, shared memory."""
+"""Detect leaks: compare open files, threads, children, temporary files and shared memory before and after a
+test."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from pathlib import Path
 import psutil
 from tests.process_table import descendants
 
-# Threads that read a dead host's stderr, and zombies, end shortly after the call that ended the host.
+# Seconds to wait for threads that read a dead host's stderr, and for zombies: both end shortly after the host.
 GRACE_S = 5.0
 
 OUR_FILES = "*qnnbridge*"
-# Threads that run as long as the process.
+# Names of threads that run as long as the process, so they are not leaks.
 ALWAYS_THERE = ("qnnbridge-spawner", "qnnbridge cleaner")
 
 

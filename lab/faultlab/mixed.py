@@ -1,8 +1,9 @@
-"""Soak test of the fast path: very many calls of all sizes, ways and numbers of threads, with kills in between.
+"""Soak test of the fast path: many calls with all sizes, call options and numbers of threads, while hosts are
+killed.
 
-Every result is compared with the right one, bit for bit; borrowed results are compared again later. After each lap
-both processes are trimmed as after half a minute without calls, and measured: neither descriptors nor memory may
-grow. The amount of shared memory must never exceed its limit.
+Every result is compared with the right result, bit for bit; borrowed results are compared again later. The calls
+are divided into laps. After each lap both processes release unused resources, as they do after half a minute
+without calls, and are measured: neither descriptors nor memory may grow. Shared memory must never exceed its limit.
 """
 
 from __future__ import annotations
@@ -41,14 +42,14 @@ GROWTH_BYTES = 16 * 1024 * 1024
 
 GROWTH_FDS = 2
 REST_TIMEOUT_S = 10.0
-# Size of the slab that both sides keep as long as the host runs, rounded up as the system does.
+# Shared memory that both sides keep as long as the host runs, rounded up to the system's allocation size.
 PHASES_BYTES = 128 * 1024
 STUCK_AFTER_S = 300.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rest:
-    """Resources of an idle process. fds: descriptors. own: bytes of heaps. shared: bytes of shared memory."""
+    """Resources of an idle process: number of descriptors, bytes of its heaps (`own`), bytes of shared memory."""
 
     fds: int
     own: int
@@ -119,8 +120,8 @@ class MixedResult:
             f"in shared memory {self.shared_calls}",
             f"wrong results: {self.wrong}; errors that reached a caller: {self.errors.total()}",
             *(f"  {count} x {text}" for text, count in self.errors.most_common(5)),
-            f"shared at most {self.peak / 1e6:.0f} MB; allowed are {self.limit / 1e6:.0f}",
-            "at rest after each lap: application | host",
+            f"peak of shared memory {self.peak / 1e6:.0f} MB, limit {self.limit / 1e6:.0f} MB",
+            "idle after each lap: application | host",
             *(f"  {application} | {host}" for application, host in self.laps),
             "flat" if self.flat else "GROWN",
         ]
@@ -147,11 +148,9 @@ def mixed_soak(
     """
     result = MixedResult(limit=2 * MEMORY_LIMIT_BYTES)
     begin = time.monotonic()
-    give_large_arrays_back()
+    return_freed_memory()
     options = qnnbridge.SessionOptions()
-    options.enable_cpu_mem_arena = (
-        False  # the arena keeps the largest output that ONNX Runtime allocated, which looks like a leak
-    )
+    options.enable_cpu_mem_arena = False  # the arena never returns memory to the system, which looks like a leak
     with (
         host,
         qnnbridge.InferenceSession(str(model), options, providers=["CPUExecutionProvider"], host=host) as session,
@@ -160,7 +159,7 @@ def mixed_soak(
             _Lap(host, session, result, calls // laps, kills // laps, f"{seed} {lap}").run()
             if result.stuck:
                 break
-            # After the last kill, the host may not have run any call. Make the same calls before each measurement.
+            # Make the same calls before each measurement, because the host may have started after the last call.
             caller = _Caller(session, random.Random(0))
             result.wrong += sum(not caller.call(way, size) for size in SIZES for way in WAYS)
             result.wrong += caller.spoiled()
@@ -179,7 +178,7 @@ def mixed_soak(
 
 
 def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Rest]:
-    """Trim both processes as after a while without calls, and return the resources that they still hold.
+    """Let both processes release unused resources, as after a time without calls; return the resources that remain.
 
     Args:
         usual_fds: number of descriptors of an idle host, once it is known.
@@ -189,8 +188,8 @@ def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Re
     assert process is not None
     if process.pool is not None:
         seen: dict[int, int] = {}
-        process.pool.trim(seen)  # records the current use
-        process.pool.trim(seen)  # closes channels that were not used since
+        process.pool.trim(seen)  # this records when each channel was used last
+        process.pool.trim(seen)  # this closes the channels that were not used since the first call
         assert not len(process.pool)
     host.ping(REST_TIMEOUT_S)
     until = time.monotonic() + REST_TIMEOUT_S
@@ -210,8 +209,9 @@ def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Re
 HEAP_SETTING = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
 
-def give_large_arrays_back() -> None:
-    """Set the same threshold for this process."""
+def return_freed_memory() -> None:
+    """Set the threshold of `HEAP_SETTING` in this process, so that freed large arrays are returned to the
+    system."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         m_mmap_threshold = -3
@@ -219,7 +219,7 @@ def give_large_arrays_back() -> None:
 
 
 class _Lap:
-    """A share of the calls, made by each number of threads of `CROWDS` in turn."""
+    """A lap: a part of the calls, made first by one thread, then by the other numbers of threads in `CROWDS`."""
 
     def __init__(
         self,
@@ -300,7 +300,7 @@ class _Lap:
 
 
 class _Caller:
-    """One thread's calls."""
+    """Makes the calls of one thread and checks their results."""
 
     def __init__(self, session: qnnbridge.InferenceSession, dice: random.Random) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""Models for the load: scripted ones for the fake engine, or real ones for the QNN simulator."""
+"""Models for the load tests: scripted models for the fake engine, or real models for the QNN simulator."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ def is_right(result: Any, expected: Any) -> bool:
 def scripted(
     scales: tuple[float, ...] = (3.0, 5.0, 7.0), sizes: tuple[int, ...] = (5, 1_000, 300_000)
 ) -> list[Case]:
-    """Return models that multiply.
-
-    The largest input exceeds a pipe's buffer, so that hosts die while reading it.
-    """
+    """Return models that multiply. The largest input exceeds a pipe's buffer, so that some kills hit a host reading
+    it."""
     cases = []
     for index, scale in enumerate(scales):
         x = [np.random.default_rng(index).normal(size=size).astype(np.float32) for size in sizes]

@@ -54,5 +54,5 @@ def kill_when_ready(state: str, command: list[str]) -> float | None:
         process.kill()
         process.wait()
         with contextlib.suppress(OSError):
-            process.stdin.close()  # ends the sibling
+            process.stdin.close()  # the forked sibling ends when its stdin is closed
         process.stdout.close()

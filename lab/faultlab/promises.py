@@ -9,12 +9,12 @@ from collections import Counter
 PROMISES = {
     "deadline": "No call blocks past its deadline plus 1 s.",
     "orphan": "No host outlives its application by more than 5 s.",
-    "silent cpu": "No silent CPU.",
-    "cause": "No crash without a described cause.",
+    "silent cpu": "No node runs on the CPU unless the caller allows it.",
+    "cause": "Every crash is reported with its cause.",
     "leak": "No leaked process, handle, thread, shared memory or temporary file.",
     "next call": "Model A's crash never fails model B's next call.",
     "result": "No torn or wrong result: a call returns the right tensor or a typed error.",
-    "blame": "Only models that kill are put in quarantine, and those are, after their second kill.",
+    "blame": "A model is quarantined after it has killed the host twice, and no other model is quarantined.",
     "alive": "No call hangs forever.",
 }
 
@@ -52,6 +52,6 @@ class Ledger:
         for name, text in PROMISES.items():
             count = self._counts[name]
             verdict = "BROKEN" if count.broken else "held" if count.tried else "not tried"
-            lines.append(f"{verdict:9} {text} ({count.tried} times tried)")
+            lines.append(f"{verdict:9} {text} ({count.tried} checks)")
             lines += [f"            {times} x {what}" for what, times in count.broken.most_common(5)]
         return "\n".join(lines)

@@ -25,7 +25,7 @@ SCALES = (3, 5, 7, 11)
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 1.0
-# Fraction of the samples that are ignored, while the heaps of the first calls grow.
+# Fraction of the first samples that are ignored, because the heaps grow during the first calls.
 WARM_UP = 0.25
 
 GROWTH_BYTES = 48 * 1024 * 1024
@@ -84,8 +84,8 @@ class DaemonResult:
             f"{self.calls} calls of {len(self.clients)} applications ({counts}), {self.kills} kills of the host",
             f"wrong results: {sum(client['wrong'] for client in self.clients)}; errors: {sum(errors.values())}",
             *(f"  {count} x {text}" for text, count in list(errors.items())[:5]),
-            f"most against fewest calls: {self.unfairness:.2f}",
-            f"daemon, warm: {warm[0][1] / 1e6:.1f} to {warm[-1][1] / 1e6:.1f} MB (most "
+            f"largest number of calls of an application relative to the smallest: {self.unfairness:.2f}",
+            f"daemon after warming up: {warm[0][1] / 1e6:.1f} to {warm[-1][1] / 1e6:.1f} MB (peak "
             f"{max(look[1] for look in warm) / 1e6:.1f}), {warm[0][0]} to {warm[-1][0]} descriptors",
             f"sessions created {totals.get('sessions_created')}, shared {totals.get('sessions_shared')}",
             "flat" if self.flat else "GROWN",
@@ -115,7 +115,7 @@ def make_models(folder: Path) -> list[Path]:
 
 
 def daemon_soak(*, clients: int, seconds: float, kill_every_s: float, seed: int, threads: int = 2) -> DaemonResult:
-    """Run the soak test on a new daemon. The runtime, state and cache folders must belong to this run."""
+    """Run the soak test on a new daemon, whose runtime, state and cache folders must be set in the environment."""
     result = DaemonResult()
     before = holdings()
     with tempfile.TemporaryDirectory(prefix="daemon-soak-") as folder:
@@ -188,7 +188,7 @@ class _Client:
         assert self._child.stdout is not None
         line = self._child.stdout.readline()
         if line != "ready\n":
-            raise RuntimeError(f"an application did not get its sessions: {line!r}")
+            raise RuntimeError(f"an application could not create its sessions: {line!r}")
 
     def begin(self) -> None:
         assert self._child.stdin is not None

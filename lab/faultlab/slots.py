@@ -15,7 +15,7 @@ import numpy as np
 from tests.fakes.hosts import fake_host, script
 
 import qnnbridge
-from lab.faultlab.mixed import Rest, give_large_arrays_back
+from lab.faultlab.mixed import Rest, return_freed_memory
 
 WARM_UP = 4
 GROWTH_FDS = 2
@@ -30,14 +30,14 @@ class SlotsResult:
 
     Args:
         before: resources of the application after the first crashes.
-        behind: resources of the application at the end.
+        after: resources of the application at the end.
         names: new names in /dev/shm.
         held: shared memory of other hosts that the application held before the test.
     """
 
     kills: int
     before: Rest
-    behind: Rest
+    after: Rest
     names: list[str]
     wrong: int = 0
     held: int = 0
@@ -47,21 +47,22 @@ class SlotsResult:
         return (
             not self.wrong
             and not self.names
-            and self.behind.shared <= self.held
-            and self.behind.fds <= self.before.fds + GROWTH_FDS
-            and self.behind.own <= self.before.own + GROWTH_BYTES
+            and self.after.shared <= self.held
+            and self.after.fds <= self.before.fds + GROWTH_FDS
+            and self.after.own <= self.before.own + GROWTH_BYTES
         )
 
     def __str__(self) -> str:
         return (
             f"{self.kills} hosts killed, {self.wrong} wrong results, names in /dev/shm: {self.names or 'none'}\n"
-            f"application after {WARM_UP}: {self.before}\napplication at the end: {self.behind}"
+            f"application after {WARM_UP} kills: {self.before}\napplication at the end: {self.after}"
         )
 
 
 def kill_hosts(times: int) -> SlotsResult:
-    """Kill `times` hosts, each during a call, while results of this host and of earlier hosts are held."""
-    give_large_arrays_back()
+    """Kill `times` hosts, each during a call, while the application holds results of this host and of earlier
+    hosts."""
+    return_freed_memory()
     names = _names()
     gc.collect()
     at_first = Rest.of(os.getpid()).shared
@@ -92,9 +93,9 @@ def kill_hosts(times: int) -> SlotsResult:
                 before = _at_rest(host)
         held.clear()
         del x, out
-        behind = _at_rest(host)
+        after = _at_rest(host)
         kills = host.stats.crashes
-    return SlotsResult(kills, before or behind, behind, sorted(_names() - names), wrong, at_first)
+    return SlotsResult(kills, before or after, after, sorted(_names() - names), wrong, at_first)
 
 
 def _names() -> set[str]:
@@ -118,5 +119,5 @@ def _at_rest(host: qnnbridge.Host) -> Rest:
         seen: dict[int, int] = {}
         process.pool.trim(seen)
         process.pool.trim(seen)
-    threading.Event().wait(0.1)  # a thread unmaps the memory
+    threading.Event().wait(0.1)  # wait for the thread that unmaps the memory
     return Rest.of(os.getpid())

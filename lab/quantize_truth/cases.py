@@ -25,7 +25,7 @@ class TruthCase:
 
     Args:
         package: `name==version`; empty for a model of `tests/models`.
-        file: path of the ONNX file, or its end.
+        file: path of the ONNX file, or the last components of the path.
         make: returns a sample.
         samples: number of samples, the last of which are used for the comparison.
     """
@@ -45,7 +45,7 @@ def picture(rng: Rng, *shape: int) -> Any:
     return ((0.85 * areas + 0.15 * rng.random(shape)) * 2 - 1).astype(np.float32)
 
 
-def last(pictures: Any) -> Any:
+def nhwc(pictures: Any) -> Any:
     """Return pictures [N, C, H, W] as [N, H, W, C]."""
     return np.ascontiguousarray(pictures.transpose(0, 2, 3, 1))
 
@@ -112,14 +112,15 @@ def _shared() -> list[TruthCase]:
     return [
         TruthCase("text direction (PaddleOCR)", "ch_ppocr_mobile_v2.0_cls_infer.onnx",
                   lambda rng: {"x": text_line(rng, 48, 192)}, {"x:0": 1, "x:2": 48, "x:3": 192}),
-        # Sound and states vary: with 20 samples, the ranges are too narrow for the loudest of ten others.
+        # Use 200 samples: with 20, the calibrated ranges are too narrow for the loudest of the ten compared
+        # samples.
         TruthCase("speech detection (Silero)", "silero_vad_openvino_16k.onnx", detector_piece, samples=200),
         TruthCase("speech quality (DNSMOS)", "model_v8.onnx",
                   lambda rng: {"input_1": spectrum(rng, 900, 120)[None]}, {"N": 1}),
-        TruthCase("MTCNN P", "pnet.onnx", lambda rng: {"input_1": last(picture(rng, 1, 3, 32, 24))},
+        TruthCase("MTCNN P", "pnet.onnx", lambda rng: {"input_1": nhwc(picture(rng, 1, 3, 32, 24))},
                   {"N": 1, "M1": 32, "M2": 24}),
-        TruthCase("MTCNN R", "rnet.onnx", lambda rng: {"input_2": last(picture(rng, 1, 3, 24, 24))}, {"N": 1}),
-        TruthCase("MTCNN O", "onet.onnx", lambda rng: {"input_3": last(picture(rng, 1, 3, 48, 48))}, {"N": 1}),
+        TruthCase("MTCNN R", "rnet.onnx", lambda rng: {"input_2": nhwc(picture(rng, 1, 3, 24, 24))}, {"N": 1}),
+        TruthCase("MTCNN O", "onet.onnx", lambda rng: {"input_3": nhwc(picture(rng, 1, 3, 48, 48))}, {"N": 1}),
         TruthCase("Mul", "mul_1.onnx", lambda rng: {"X": rng.standard_normal((3, 2)).astype(np.float32)}),
         TruthCase("Sigmoid", "sigmoid.onnx", lambda rng: {"x": rng.standard_normal((3, 4, 5)).astype(np.float32)}),
         TruthCase("iris (classic)", "logreg_iris.onnx",

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def quantize(model: Path, target: Path, samples: list[dict[str, Any]], bits: int) -> str:
-    """Preprocess, configure and quantise; return the error text, or "" on success. bits: of activations."""
+    """Quantise the model with activations of `bits` bits. Return the error text, or "" on success."""
     from onnxruntime.quantization import CalibrationDataReader, QuantType
     from onnxruntime.quantization import quantize as ort_quantize
     from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config, qnn_preprocess_model

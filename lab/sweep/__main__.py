@@ -30,14 +30,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m lab.sweep", description=__doc__)
     parser.add_argument("families", nargs="*", metavar="FAMILY", default=[])
     parser.add_argument("--seconds", type=float, default=600.0)
-    parser.add_argument("--cases", type=int, default=0, help="maximum of each family")
+    parser.add_argument("--cases", type=int, default=0, help="maximum number of cases per family")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--soc", default="60")
     parser.add_argument("--out", type=Path, default=Path("sweep.jsonl"))
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true")
-    parser.add_argument("--examples", action="store_true", help="run the examples of the table instead of cases")
+    parser.add_argument(
+        "--examples", action="store_true", help="run the examples of the table of known-wrong operators instead"
+    )
     parser.add_argument("--used", action="store_true", help="fill QNN's memory with large numbers before each run")
     chosen = parser.parse_args()
     unknown = set(chosen.families) - {*FAMILIES, *_NODE_SETS}
@@ -52,7 +54,7 @@ def main() -> int:
 
 
 def examples(chosen: argparse.Namespace) -> int:
-    """Run the example of each row, on any chip or release, with and without its rewrite; print the results."""
+    """Run the example of each row of the table, with and without the row's rewrite; print the results."""
     worker = Worker(chosen.python, chosen.soc, used=chosen.used)
     worker.start()
     found: dict[str, dict[str, str]] = {}
@@ -67,7 +69,7 @@ def examples(chosen: argparse.Namespace) -> int:
 
 
 def sweep(chosen: argparse.Namespace) -> None:
-    """Run the cases that the file does not contain yet, until the time is over."""
+    """Run the cases whose results FILE does not contain yet, until the time is over."""
     done = {line["case"]["id"] for line in report.read(chosen.out)} if chosen.out.exists() else set()
     begun, cpu_before = time.monotonic(), _cpu_seconds()
     labels: dict[int, str] = {}
@@ -81,14 +83,14 @@ def sweep(chosen: argparse.Namespace) -> None:
 
     with chosen.out.open("a") as file:
 
-        def told(case: Case, result: Results) -> None:
+        def store(case: Case, result: Results) -> None:
             words = {"id": labels.pop(id(case)), "soc": chosen.soc, **case.to_words()}
             file.write(json.dumps({"case": words, "result": result}) + "\n")
             file.flush()
 
         versions = run_cases(
             waiting(),
-            told,
+            store,
             soc=chosen.soc,
             python=chosen.python,
             processes=chosen.processes,

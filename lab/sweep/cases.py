@@ -12,12 +12,13 @@ from qnnbridge_host.numerics.cases import Case, CaseModel
 
 
 def float_model(case: Case, *, every_output: bool = False) -> onnx.ModelProto:
-    """Return the model without quantisation. every_output: outputs of all nodes instead of the last one only."""
+    """Return the model without quantisation. With `every_output` it has the outputs of all nodes, not only the
+    last."""
     return _typed(cases.float_model(case, every_output=every_output))
 
 
 def quantised_model(case: Case, ranges: Mapping[str, tuple[float, float]]) -> onnx.ModelProto:
-    """Return the model with a pair of QuantizeLinear and DequantizeLinear behind every float tensor."""
+    """Return the model with QuantizeLinear and DequantizeLinear after every float tensor."""
     return _typed(cases.quantised_model(case, ranges))
 
 

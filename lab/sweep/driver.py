@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from qnnbridge_host.numerics.cases import Case
 
-# QNN accumulates state and ends the process after about 130 sessions.
+# Number of cases per process. After about 130 sessions QNN crashes the process, because it accumulates state.
 _CASES_EACH: Final = 60
 _SECONDS_EACH: Final = 60.0
 
@@ -21,7 +21,7 @@ Results = dict[str, Any]
 
 
 class Worker:
-    """A worker process that is replaced after its share of cases, a crash or a hang."""
+    """A worker process, which is replaced after `_CASES_EACH` cases, a crash or a hang."""
 
     def __init__(self, python: str, soc: str, *, used: bool = False) -> None:
         self._command = [python, "-m", "lab.sweep.worker", soc, *(["used"] if used else [])]
@@ -30,7 +30,7 @@ class Worker:
         self.versions: dict[str, str] = {}
 
     def start(self) -> None:
-        """Start the process; optional, since `run` starts it, too."""
+        """Start the process in advance; otherwise `run` starts it."""
         self._ready()
 
     def run(self, case: Case, rewrite: str = "") -> Results:
@@ -103,7 +103,7 @@ class Worker:
 
 def run_cases(
     cases: Iterable[Case],
-    told: Callable[[Case, Results], None],
+    on_result: Callable[[Case, Results], None],
     *,
     soc: str = "60",
     python: str = sys.executable,
@@ -111,10 +111,10 @@ def run_cases(
     deadline: float = float("inf"),
     used: bool = False,
 ) -> dict[str, str]:
-    """Run all cases, or until a deadline; return the versions of the packages.
+    """Run the cases until all are done or the deadline expires; return the versions of the packages.
 
     Args:
-        told: called with each result, one at a time.
+        on_result: called with each case and its result, by one thread at a time.
         deadline: time of `time.monotonic`.
         used: fill QNN's memory before each run with `measuring.filling_model`.
     """
@@ -133,7 +133,7 @@ def run_cases(
                 result = worker.run(case)
                 with lock:
                     versions.update(worker.versions)
-                    told(case, result)
+                    on_result(case, result)
         finally:
             worker.close()
 

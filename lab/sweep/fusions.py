@@ -37,7 +37,7 @@ class _Graph:
         return self.node(op, *pick(self.rng, (left, right), (right, left)))
 
     def constant(self, name: str, value: float, *others: float) -> str:
-        """Add a constant: usually `value` as a scalar or with one element, sometimes another number or a row."""
+        """Add a constant: usually the number `value`; if `others` are given, sometimes one of these or a tensor."""
         shape, how = self.tensors["x"].shape, self.rng.random()
         if others and how < 0.1:
             self.tensors[name] = SweepTensor(shape[-1:], "float", ["uniform", 0.3, 2], True)
@@ -141,7 +141,7 @@ def normalised(rng: Rng) -> Case:
 
 
 def reshaped_gemm(rng: Rng) -> Case:
-    """Return Gemm after Reshape, with varied factors and bias; the Reshape keeps the last size or not."""
+    """Return Reshape and Gemm, with varied factors and bias. Some Reshapes keep the last dimension."""
     k, n = int(pick(rng, 4, 8, 16, 33)), int(pick(rng, 1, 4, 8, 24))
     head = pick(rng, (4,), (2, 3), (1, 5), (2, 2, 2), (1, 1, 7), (6, 1))
     rows = int(np.prod(head))
@@ -171,7 +171,7 @@ def reshaped_gemm(rng: Rng) -> Case:
 
 
 def layouts(rng: Rng) -> Case:
-    """Return Reshape, Transpose and Reshape: shuffled channels, blocks, ranks above four, or after a Gather."""
+    """Return Reshape and Transpose: channel shuffles, space-to-depth, up to six dimensions, or after a Gather."""
     kind = pick(rng, "shuffle", "blocks", "turned", "six", "gather")
     if kind == "shuffle":
         groups, width = int(pick(rng, 2, 3, 4)), int(pick(rng, 2, 4, 8))
@@ -255,7 +255,7 @@ def quantising(rng: Rng) -> Case:
     low = 0 if kind == "uint8" else -100
     g = _Graph(rng, shape)
     how = pick(rng, "cast", "convert", "dynamic", "product")
-    # Chosen so that no quotient lies in the middle between two integers, which QNN rounds differently.
+    # With these scales no quotient lies in the middle between two integers, where QNN rounds differently.
     g.tensors["s"] = _number(float(pick(rng, 1.0, 0.51, 0.053, 1.93)))
     g.tensors["z"] = SweepTensor((), to, [int(pick(rng, 0, 3, 100))], True)
     if how == "cast":

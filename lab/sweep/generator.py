@@ -1,6 +1,6 @@
 """Generate cases of each family from a seed. Pure functions.
 
-Case number n of a family is always the same, so that a stopped sweep can continue.
+Family, number and seed determine a case, so that a stopped sweep can continue.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def indexing(rng: Rng) -> Case:
         tensors["i"] = SweepTensor(small, kind, ["ints", low, size], constant)
         return case_of(rng, tensors, one_node(op, "x", "i", axis=axis))
     if op == "ScatterElements":
-        # Each position once along the axis.
+        # Use each index once along the axis: with duplicates the result would depend on the order of the writes.
         index = np.stack([rng.permutation(size) for _ in range(int(np.prod(shape)) // size)])
         moved = np.moveaxis(index.reshape(*np.delete(shape, axis % rank), size), -1, axis % rank)
         tensors["i"] = SweepTensor(shape, "int64", (moved + low).ravel().tolist(), constant)

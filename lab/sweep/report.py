@@ -22,7 +22,7 @@ _MAYBE_FLOAT = (0, 1)
 
 
 def read(path: Path) -> list[Line]:
-    """Return the results of a sweep, without the lines about its runs."""
+    """Return the results of the cases in a sweep's file, without the lines that describe runs of the program."""
     return [line for line in map(json.loads, path.read_text().splitlines()) if "case" in line]
 
 
@@ -38,7 +38,8 @@ def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
 
 
 def model_to_read(case: Case) -> Any:
-    """Return the case's model; a quantised one has arbitrary ranges, except those of the inputs."""
+    """Return the case's model. In a quantised model only the ranges of the inputs are right; the others are
+    arbitrary."""
     if not case.form.startswith("qdq"):
         return float_model(case)
     results = float_model(case, every_output=True).graph.output

@@ -69,7 +69,7 @@ def conv(rng: Rng) -> Case:
 
 
 def dilated(rng: Rng) -> Case:
-    """Return a convolution of one long dimension, where the known fault occurs."""
+    """Return a dilated convolution along one long dimension, which QNN is known to compute wrong in some cases."""
     kernel, dilation = int(pick(rng, 2, 3, 5, 7, 9)), int(rng.integers(1, 17))
     reach = dilation * (kernel - 1)
     length = int(pick(rng, *SIZES, 8 * int(rng.integers(1, 24))))

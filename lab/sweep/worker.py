@@ -1,8 +1,8 @@
 """`python -m lab.sweep.worker SOC [used]`: run cases from stdin on QNN and on the CPU, and write a result for each.
 
 Cases and results are lines of JSON. A process runs many cases; if QNN ends it, the driver assigns the crash to the
-current case. Only ONNX Runtime and QNN are used, without the bridge, so that the faults are theirs. used: fill
-QNN's memory before each run.
+current case. The worker uses ONNX Runtime and QNN without the bridge, so the bridge cannot cause a fault. `used`:
+fill QNN's memory before each run.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def sizes_of(shape: list[Any]) -> list[int]:
 
 
 def array(kind: str, shape: list[int], dtype: np.dtype[Any], name: str, most: int, rng: np.random.Generator) -> Any:
-    """Return one input. most: the largest integer that the model accepts as an index."""
+    """Return the values of one input. `most` is the largest integer that the model accepts as an index."""
     if dtype.kind == "b" or "mask" in name:
         mask = np.ones(shape)
         if kind not in ("zeros", "constant"):
@@ -110,7 +110,7 @@ def truths(model: Path, folder: Path) -> dict[str, Any]:
 
 
 def judged(truth: list[Any], found: list[Any]) -> tuple[float, float]:
-    """Return the SNR of the worst output in decibels, and the largest share of rows whose largest value moved."""
+    """Return the SNR of the worst output in decibels, and the largest share of rows whose decision changed."""
     worst, moved = 200.0, 0.0
     for a, b in zip(truth, found, strict=True):
         if a.shape != b.shape:

@@ -1,4 +1,4 @@
-"""Walks: random calls in any order, compared with onnxruntime in process. Earlier calls must not affect later ones.
+"""Walks: random calls in any order, compared with onnxruntime in process. No call may affect later calls.
 
 Tests of single calls cannot detect wrong state that a session keeps between calls. A walk makes many calls with the
 same sessions, values and arrays, and compares each with the same call in process, bit for bit: outputs, error

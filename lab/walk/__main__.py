@@ -2,8 +2,8 @@
 
 Kinds: alone (one thread with its own sessions), shrink (one thread with Hypothesis, which shrinks failures),
 threads, kills (hosts are killed meanwhile), daemon (two applications of one daemon), buckets, cache, serving,
-generation, conversations. ``--steps`` is the number of steps of each kind; cache and generation, whose steps take
-long, make a hundredth. For conversations it is the number of tokens.
+generation, conversations. ``--steps`` is the number of steps of each kind; for conversations, the number of tokens.
+The kinds cache and generation make only a hundredth of the steps, because their steps take long.
 """
 
 from __future__ import annotations

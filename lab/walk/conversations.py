@@ -26,7 +26,7 @@ from qnnbridge import genai
 
 CONTEXT: Final = 512
 ADAPTERS: Final = ("one", "two")
-# Guidance of an answer, of any length.
+# Guidance that allows answers of any length.
 GUIDANCES: Final = (("regex", "[a-z ]+"), ("regex", "(ab|cd|efg)+[0-9]{3}[A-Z]*"))
 # Random ids of the vocabulary, without special tokens.
 IDS: Final = range(4, 280)
@@ -40,7 +40,7 @@ def write_walked_model(folder: Path) -> Path:
     (last,) = (node for node in model.graph.node if "logits" in node.output)
     last.output[list(last.output).index("logits")] = "without"
     model.graph.node.append(helper.make_node("Add", ["without", "delta"], ["logits"]))
-    # An input with a default value, which an adapter replaces.
+    # Add an input with a default value, which an adapter replaces.
     model.graph.initializer.append(numpy_helper.from_array(np.zeros(VOCABULARY, np.float32), "delta"))
     model.graph.input.append(helper.make_tensor_value_info("delta", onnx.TensorProto.FLOAT, [VOCABULARY]))
     onnx.save(model, path)
@@ -90,7 +90,7 @@ class Pair:
         return made
 
     def text_of(self, answer: Sequence[int]) -> str:
-        """Return the text of an answer, decoded by onnxruntime_genai. Its end token has none."""
+        """Return the text of an answer, decoded by onnxruntime_genai. The end token has no text."""
         stream, ends = self._tokenizer_here.create_stream(), self.there.info.eos
         return "".join(stream.decode(token) for token in answer if token not in ends)
 
@@ -171,7 +171,7 @@ class Client:
         options, search = self._options()
         with pair.begin(talk, count, cache_salt=self._salt, **options) as answer:
             next(answer, None)
-            # Kill the host only without sampling, because the next host draws other random numbers.
+            # Do not kill the host during sampling, because the next host draws different random numbers.
             if dies and not search.get("do_sample"):
                 self._die()
             for _ in answer:
@@ -200,7 +200,7 @@ class Client:
             drawn = {"top_k": 20, "temperature": 1.1}
             options |= drawn
             search |= {**drawn, "do_sample": True}
-            # An answer without a seed cannot be compared, but a later answer continues with its generator.
+            # An answer without a seed cannot be compared. It is still useful: later answers reuse its generator.
             if way < 0.5:
                 options["seed"] = search["random_seed"] = dice.randrange(1000)
         return options, search
@@ -274,7 +274,7 @@ class AdapterClient(Client):
         self.counts.compared += len(made)
 
 
-# --- several at once ---
+# --- several clients at the same time ---
 
 
 @contextlib.contextmanager
@@ -286,7 +286,7 @@ def _failing(errors: list[BaseException]) -> Iterator[None]:
 
 
 def walk(clients: Sequence[Client], tokens: int) -> Counts:
-    """Let each client walk in a separate thread until all together have compared this number of tokens."""
+    """Let each client walk in a separate thread until the clients have compared `tokens` tokens in total."""
     errors: list[BaseException] = []
 
     def run(client: Client) -> None:
@@ -317,7 +317,8 @@ def conversations(tokens: int, seed: int, folder: Path) -> Counts:
     with qnnbridge.Host() as host:
         counts = walk(clients(Pair(folder, host)), tokens * 2 // 5)
     with qnnbridge.Host() as host:
-        # One client at a time: a prompt that is running in two crashes is refused, whichever client caused them.
+        # Run one client at a time. A prompt that runs during two crashes is refused, even if another client caused
+        # them.
         pair, killer = Pair(folder, host), Killer(host)
         counts += walk([Client(pair, seed + 3, killer.kill)], tokens // 5)
         counts += walk([AdapterClient(pair, seed + 4, killer.kill)], tokens // 10)

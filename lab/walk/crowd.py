@@ -17,7 +17,7 @@ from lab.walk.steps import Pair, Walk, Wrong, walking
 # Number of steps until a walker restarts with new sessions, values and results.
 FRESH_AFTER = 200
 
-# Number of steps of all walkers between two kills. With kills by time, a busy machine would mainly start hosts.
+# Number of steps of all walkers between two kills. If kills were timed, a busy machine would mainly start hosts.
 KILL_EVERY = 30
 
 
@@ -39,7 +39,7 @@ def crowd(hosts: Sequence[qnnbridge.Host], threads: int, steps: int, seed: int, 
 
     Args:
         steps: total number of steps.
-        kills: kill hosts meanwhile.
+        kills: whether to kill hosts during the walk.
     """
     dice = random.Random(seed)
     pairs = [Pair(model, hosts, dice.choice) for model in models()]

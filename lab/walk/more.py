@@ -40,7 +40,7 @@ def _model(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], **
 
 # --- buckets ---------------------------------------------------------------------------------------------
 
-# Zero padding does not change the unpadded part of y and z, or the sum.
+# A model whose results do not depend on zero padding: the unpadded part of y and z, and the sum, are unchanged.
 _ROWS = _model(
     [
         helper.make_node("Neg", ["x"], ["y"]),
@@ -74,7 +74,7 @@ def buckets(steps: int, seed: int) -> None:
             try:
                 results = session.run(names, {"x": given}, borrow=dice.random() < 0.2)
             except qnnbridge.errors.InvalidArgument:
-                if columns <= 16:  # the largest
+                if columns <= 16:  # the largest bucket must accept this call
                     raise
                 return
             if not equal_bits([np.asarray(result) for result in results], expected):
@@ -83,7 +83,7 @@ def buckets(steps: int, seed: int) -> None:
             if len(kept) > 20:
                 old, then = kept.pop(0)
                 if not equal_bits([np.asarray(result) for result in old], then):
-                    raise Wrong("buckets: a result that was kept has changed")
+                    raise Wrong("buckets: a kept result has changed")
 
         for _ in range(steps // 2):
             call(dice)
@@ -206,7 +206,7 @@ def serving(steps: int, seed: int, folder: Path) -> None:
                 if dice.random() < 0.1:
                     status = server.infer(name, outputs=[{"name": "unknown"}], *[_as_json(x)]).status  # noqa: B026
                     if status != 400:
-                        raise Wrong(f"serving: an unknown output was answered with {status}")
+                        raise Wrong(f"serving: a request for an unknown output got the status {status}, not 400")
                 if dice.random() < 0.6:
                     fields = {} if wanted is None else {"outputs": [{"name": one} for one in wanted]}
                     answer = server.infer(name, _as_json(x), **fields)
@@ -238,9 +238,9 @@ def _as_json(x: Any) -> dict[str, Any]:
 
 
 def generation(steps: int, seed: int, folder: Path, layout: str = "dynamic") -> None:
-    """Alternate several generators of one model: prompts in pieces, further turns, rewinding, crashes of the host.
+    """Alternate between generators of one model: split prompts, further turns, rewinding, crashes of the host.
 
-    The reference is a loop of plain sessions with the whole history, since onnxruntime-genai itself returns other
+    The reference is a loop of plain sessions with the whole history, since onnxruntime-genai itself returns wrong
     tokens in a second turn.
     """
     from tests.genai.plain_loop import PlainLoop

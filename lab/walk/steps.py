@@ -56,7 +56,7 @@ class Walk:
         hosts: hosts for the sessions of the bridge.
         pick: makes the choices.
         pairs: sessions that several walkers share; by default the walker opens its own.
-        deaths: hosts are killed meanwhile.
+        deaths: whether hosts are killed during the walk.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Walk:
         return made
 
     def _laid_out(self, pair: Pair, one: Input, array: Any) -> Any:
-        """Return the array in one of many forms."""
+        """Return the array with a random memory layout or class, or as a list."""
         way = self._pick(
             ("plain", "plain", "own", "fortran", "gaps", "backwards", "constant", "class", "list", "order")
         )
@@ -223,7 +223,7 @@ class Walk:
         if expected[0] == "results":
             for target, value in zip(given, result[1], strict=False):
                 if target is not None and value is not target:
-                    raise Wrong("a result is not in the array that was passed for it")
+                    raise Wrong("a result was not written to the array that was passed for it")
             if way == "borrow" and any(
                 getattr(value, "flags", None) and value.flags.writeable for value in result[1]
             ):
@@ -281,7 +281,7 @@ class Walk:
         names, feed = self._names(pair), self._feed(pair)
         self._note("background", pair, names, feed)
         if isinstance(names(), str) or (isinstance(names(), list) and 1 in names()):
-            return  # onnxruntime's run_async ends the process for such names
+            return  # onnxruntime's run_async crashes the process if the names are a str or contain an int
         expected = _outcome(lambda: pair.direct.run(names(), _native(feed)))
         got: list[Any] = []
         done = threading.Event()
@@ -326,7 +326,7 @@ class Walk:
                     self._same(one.numpy(), other.numpy(), "values")
                     if all(
                         one.data_ptr() != known.data_ptr() for known, _ in self._values
-                    ):  # a name given twice has one value
+                    ):  # if a name was given twice, both results are the same value
                         self._values.append((one, other))
             return
         self._compare(expected, result, "values")
@@ -362,7 +362,7 @@ class Walk:
                     side.bind_cpu_input(name, whole)
             elif way == "address":
                 self._arrays.append(whole)
-                self._kept.append(("address", whole, whole))  # alive
+                self._kept.append(("address", whole, whole))  # keep the memory alive
                 for side in sides:
                     side.bind_input(name, "cpu", 0, whole.dtype, list(whole.shape), whole.ctypes.data)
             else:
@@ -406,7 +406,7 @@ class Walk:
             expected = _outcome(lambda: pair.direct.run_with_iobinding(sides[0]))
             result = _outcome(lambda: pair.bridged.run_with_iobinding(sides[1]))
             if self._deaths and changed is not None and result[0] == "StateLost":
-                # Later uses of the value raise the same error: drop it.
+                # Drop the value, because every later use of it raises StateLost.
                 kept = (values for values in self._values if values is not changed)
                 self._values = collections.deque(kept, maxlen=KEPT)
                 return
@@ -419,7 +419,7 @@ class Walk:
                     self._same(theirs.numpy(), ours.numpy(), f"value of {name}")
         if self._pick((True, False)):
             for name, theirs, ours in zip(names, sides[0].get_outputs(), sides[1].get_outputs(), strict=True):
-                # Other values of onnxruntime do not keep their memory alive.
+                # Keep only outputs that onnxruntime allocated: its other values do not keep their memory alive.
                 if f"{name}: new" in steps and theirs.is_tensor():
                     self._values.append((theirs, ours))
 
@@ -445,7 +445,7 @@ class Walk:
 
     def _look_again(self) -> None:
         for way, value, expected in self._kept:
-            self._same(expected, value, f"a result of {way} that was kept")
+            self._same(expected, value, f"a kept result of {way}")
         if self._pick((True, False)):
             self._kept.clear()
             gc.collect(0)
@@ -471,7 +471,7 @@ class Walk:
             if self._pick((True, False, False)):
                 self._kept.append((way, value, right))
                 if type(value) is np.ndarray and not value.dtype.hasobject:
-                    self._arrays.append(value)  # may become a feed of a later call and be changed there
+                    self._arrays.append(value)  # a later call may use the array as a feed and change it
                     if value.flags.writeable:
                         self._kept.pop()
 

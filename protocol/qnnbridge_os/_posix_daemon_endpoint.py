@@ -1,9 +1,9 @@
 """Both ends of the daemon's Unix socket on Linux, the streams and memory whose descriptors are passed through the
 socket, and the daemon's detachment from terminal and parent.
 
-Invariants: programs inherit none of the descriptors opened here, and received descriptors are closed in a fork
-(`OwnedFds`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`, and
-`close` of the endpoint.
+Invariants: programs that this process starts do not inherit the descriptors, and received descriptors are closed in
+a fork (`OwnedFds`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`,
+and `close` of the endpoint.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class DaemonStream:
         # Wait here, because `take` holds the lock that prevents forks.
         if not poll_fd(self._socket.fileno(), select.POLLIN, _left(deadline)):
             raise TimeoutError("the daemon did not answer in time")
-        # Linux delivers the descriptors with the first byte of the message. The rest of the record may come later.
+        # Linux delivers the descriptors with the first byte of the message. The other bytes may arrive later.
         self._received = fds.take(receive)
         return self._some(data) + (self.receive(count - len(data), deadline) if len(data) < count else b"")
 
@@ -130,7 +130,7 @@ def check_peer(uid: int | None, own: int) -> None:
 
 
 def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStream:
-    """Connect to the daemon of this folder. Raise `OSError` if no daemon listens."""
+    """Connect to the daemon whose runtime folder is `folder`. Raise `OSError` if no daemon listens."""
     # gevent and eventlet replace `socket.socket` with a class that switches to another greenlet.
     connection: socket.socket = original("socket", "socket")(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -175,7 +175,7 @@ class SocketPath:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int | None]:
-    # On other systems only the modes of folder and socket keep other users out.
+    # On other systems only the permissions of folder and socket keep other users out.
     if sys.platform != "linux":
         return 0, None
     # struct ucred: process, user and group at the time of the connection.
@@ -209,7 +209,8 @@ def abandon_stream(write_fd: int) -> None:
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """Do nothing: on Linux no blocked call must be ended before the descriptors are closed."""
+    """Do nothing. On Linux, unlike Windows, descriptors can be closed without ending the calls that wait on
+    them."""
 
 
 # Maximum number of connections that the kernel queues until `accept`. Linux limits it to net.core.somaxconn.
@@ -242,7 +243,8 @@ class DaemonEndpoint:
                     self._socket.bind(path)
             finally:
                 os.umask(before)
-            # No other file gets this inode while the socket is open.
+            # Remember device and inode to recognize the socket file: no other file gets this inode while it is
+            # open.
             self._identity = self._now_there()
             self._socket.listen(_BACKLOG)
             # If a client disconnects between `poll` and `accept`, a blocking `accept` would wait.
@@ -362,7 +364,7 @@ def allow_descriptors() -> None:
 
 
 def on_leave(leave: Callable[[], None]) -> None:
-    """Call `leave` when the system or the user requests the end. Must be called in the main thread."""
+    """Call `leave` when the process receives a signal to terminate. Must be called in the main thread."""
     # SIGHUP means that the terminal from which the daemon was started was closed.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: leave())

@@ -36,17 +36,17 @@ from qnnbridge_os._posix_streams import enlarge_pipe, poll_fd  # noqa: E402 - ty
 
 _log = logging.getLogger("qnnbridge.process")
 
-# Used if other code reaped the process (a SIGCHLD handler, or SIGCHLD ignored), so that the exit code is unknown.
-# asyncio uses the same value.
+# Exit code of a process that other code has reaped (a SIGCHLD handler, or because SIGCHLD is ignored), so that its
+# real exit code is unknown. asyncio uses the same value.
 EXIT_UNKNOWN = 255
 
-# Pause of `_wait_by_polling`, which is doubled with each poll.
+# First and longest pause of `_wait_by_polling`, which doubles the pause after each poll.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.05
 # Time to wait for the end of a child whose caller was interrupted during its start. The child is killed, so it ends
 # soon.
 _ABANDON_TIMEOUT_S = 2.0
-# Interval of the search for dead hosts that the program started before an `exec`. Without such hosts there is no
-# search.
+# Interval of the search for dead hosts that this process started before an `exec`. If there are none, the search
+# ends.
 _REAP_INTERVAL_S = 1.0
 
 
@@ -135,7 +135,7 @@ class PosixChild:
         self._signal(signal.SIGKILL, group=True)
 
     def close(self) -> None:
-        # In a fork `OwnedFds` has already closed the descriptors.
+        # In a forked child, `OwnedFds` has already closed the descriptors.
         if self._owner == os.getpid():
             self.stdin_fd = self.stdout_fd = self.stderr_fd = -1
             self._fds.close_all()
@@ -175,7 +175,8 @@ class PosixChild:
                 os.kill(self.pid, number)
 
     def _wait_by_polling(self, deadline: float | None) -> int | None:
-        """Wait by polling. Without pidfd (before Linux 5.3, other systems) only waitpid itself could wait."""
+        """Poll until the process ends. Used without pidfd (before Linux 5.3, other systems), because a blocking
+        `waitpid` has no timeout."""
         pause_s = _FIRST_WAIT_S
         while (code := self.poll()) is None:
             if deadline is not None:
@@ -189,7 +190,8 @@ class PosixChild:
     def _refuse_fork(self) -> None:
         if self._owner != os.getpid():
             raise ForkedClient(
-                f"Process {self.pid} belongs to process {self._owner}, of which this process is a fork.",
+                f"Process {self.pid} belongs to process {self._owner}. This process is a fork of {self._owner} and "
+                "cannot use it.",
                 fix="Start a separate host in each process.",
             )
 
@@ -208,7 +210,7 @@ class PosixSpawner:
     def spawn(self, argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ChildProcess:
         if self._owner != os.getpid():
             raise ForkedClient(
-                "This process is a fork of the process that starts the host.",
+                f"Only process {self._owner} can start this host. This process is a fork of {self._owner}.",
                 fix="Start a separate host in each process.",
             )
         self._start_thread()
@@ -253,15 +255,15 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # Stop the search: no further host from before the `exec` can appear, because later hosts are
-                # children of this thread.
+                # End the search for hosts from before the `exec` when it finds none: no more can appear, because
+                # later hosts are children of this thread.
                 left = left and _reap_hosts_before_exec()
                 # Do not store the order in a variable, which would keep the child alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
             except Empty:
                 pass
             except MemoryError:
-                left = False  # only reaping can run out of memory: stop reaping, and continue to process orders
+                left = False  # only the search raises this error: end the search, and continue to process orders
 
 
 class _Order:
@@ -332,7 +334,7 @@ def _reap_hosts_before_exec() -> bool:
             else:
                 alive = True
         except (OSError, ValueError):
-            pass  # the child was reaped meanwhile, or is not a host
+            pass  # another thread has reaped the child, or it is not a host
     return alive
 
 
@@ -418,7 +420,8 @@ class Detached(DetachedBase):
     def close(self) -> None:
         """Stop reading, and reap the started process, which ends once it has forked the detached program."""
         super().close()
-        deadline = time.monotonic() + _FORK_TIMEOUT_S  # not `Popen.wait`, whose `time.sleep` gevent replaces
+        # `Popen.wait` is not used, because gevent replaces its `time.sleep`.
+        deadline = time.monotonic() + _FORK_TIMEOUT_S
         while self._process.poll() is None and time.monotonic() < deadline:
             sleep(_FIRST_WAIT_S)
 

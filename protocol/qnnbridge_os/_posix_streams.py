@@ -54,30 +54,29 @@ def enlarge_pipe(fd: int) -> None:
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether a read would return immediately, because of data, the end of the file or an error. Wait at
-    most this long."""
+    """Wait at most `timeout_s` until a read would return immediately, because of data, the end of the file or an
+    error. Return whether it would."""
     return poll_fd(fd, select.POLLIN, timeout_s)
 
 
 def let_ctrl_c_through(fd: int) -> None:
-    """Do nothing before a read that may block forever: on POSIX a signal interrupts it."""
+    """Do nothing: on POSIX, Ctrl+C interrupts a blocking read."""
 
 
 def writer(fd: int) -> Callable[[list[memoryview]], int]:
-    """Return a function that writes to the pipe without waiting.
+    """Return a function that writes to the pipe without waiting. It raises `BlockingIOError` if the pipe is full.
 
-    If that is safe, the result is a C function, so that Ctrl+C cannot lose a byte count. The function raises
-    `BlockingIOError` if the pipe is full. Request a new function for each write, because the handling of SIGPIPE
-    may have changed.
+    Unless the program has reset SIGPIPE, the result is a C function, so that Ctrl+C cannot lose a byte count.
+    Request a new function for each write, because the handling of SIGPIPE may have changed.
     """
-    # Python ignores SIGPIPE from its start. The slower function is only needed in a program that has reset this.
+    # Python ignores SIGPIPE from its start. If the program has reset that, a write must block the signal first.
     if _signal.getsignal(_SIGPIPE) != _SIG_DFL:
         return functools.partial(os.writev, fd)
     return functools.partial(_writev, fd)
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether a write would immediately accept data or fail. Wait at most this long."""
+    """Wait at most `timeout_s` until a write would immediately accept data or fail. Return whether it would."""
     return poll_fd(fd, select.POLLOUT, timeout_s)
 
 
@@ -87,7 +86,7 @@ def is_writing(fd: int) -> bool:
 
 
 def stop_writing(fd: int) -> None:
-    """Do nothing: on POSIX no write must be stopped before the descriptor is closed (see `is_writing`)."""
+    """Do nothing: on POSIX no thread waits in a write to the pipe (`is_writing`)."""
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
@@ -138,13 +137,13 @@ def _writev(fd: int, chunks: list[memoryview]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-# Whether the host can open further streams on this system.
+# Whether the host can open streams in addition to its standard streams on this system.
 CHANNELS = sys.platform == "linux"
 
 # Whether memory can be shared on this system.
 MEMORY = sys.platform == "linux" and hasattr(os, "memfd_create")
 
-# Name of the method by which the host finds a shared object.
+# Description of a shared stream or memory block by which the host can open it (a "share", see `sharing`).
 ShareHandle = dict[str, Any]
 
 
@@ -174,7 +173,7 @@ class SharedMemory:
             raise
 
     def share_handle(self, pid: int) -> ShareHandle:
-        """Return a share for the host with this process id."""
+        """Return a share of the memory that the host process `pid` can open."""
         return _share_handle(self._fds, self._fd)
 
     def take_view(self) -> memoryview:
@@ -212,12 +211,12 @@ class ChannelStreams:
         self.poll = poll.poll
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
-        """Return shares of the host's ends: (read, write)."""
+        """Return shares of the host's ends that the host process `pid` can open: (read, write)."""
         return _share_handle(self._fds, self._their_read), _share_handle(self._fds, self._their_write)
 
     def opened(self) -> None:
-        """Close the host's ends after the host has opened them, so that the streams end if either side dies."""
-        # While the host's ends are open here, the streams do not end when the host dies.
+        """Close the host's ends after the host has opened them. Otherwise the streams would not end when the host
+        dies."""
         self._fds.close(self._their_read)
         self._fds.close(self._their_write)
 
@@ -244,7 +243,7 @@ class ChannelStreams:
         fds = OwnedFds()
         try:
             fd = fds.make(os.open, f"/proc/self/fd/{self.read_fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-            # check that the number was not reused meanwhile
+            # check that the descriptor number still belongs to this pipe
             if mark_of(fd)[1:] == (self._fds.mark(self.read_fd) or ())[1:]:
                 os.write(fd, data)
         finally:
@@ -256,7 +255,7 @@ class ChannelStreams:
 
 
 def reclaim(_share_handle: ShareHandle, _pid: int) -> None:
-    """Do nothing with a share that was not sent: on POSIX the application still owns the descriptor."""
+    """Do nothing: on POSIX the application still owns the descriptor of a share that was not sent."""
 
 
 def _share_handle(fds: OwnedFds, fd: int) -> ShareHandle:

@@ -2,8 +2,8 @@
 
 A host is a child of the program's process. `os.wait`, or `os.waitpid` for any child, would return a host's exit
 status, and a loop that waits until the program has no more children (`ChildProcessError`) would never end.
-`hide_hosts` replaces these functions in the module `os` with versions that ignore hosts. A host that ends meanwhile
-is reaped by its owner. Waits for one process or for a process group are passed on unchanged.
+`hide_hosts` replaces these functions in the module `os` with versions that ignore hosts. A host that ends during
+such a wait is reaped by its owner. Waits for one process or for a process group are passed on unchanged.
 
 Thread-safe.
 """
@@ -27,7 +27,7 @@ from qnnbridge_os._posix_streams import new_poll  # noqa: E402
 T = TypeVar("T")
 
 _ANY: Final = -1
-# Maximum time until a child is noticed that another thread starts during a wait.
+# Maximum time until a wait notices a child that another thread has started.
 _LOOK_INTERVAL_MS: Final = 1000
 # Interval of polling if the system has no pidfd (before Linux 5.3, or in a sandbox).
 _ASK_INTERVAL_S: Final = 0.05
@@ -38,7 +38,7 @@ _waitid, _wait4 = os.waitid, os.wait4
 def hide_hosts() -> None:
     """Hide hosts from `os.wait`, `os.waitpid`, `os.wait3`, `os.wait4` and `os.waitid`. Idempotent."""
     if sys.platform != "linux" or os.waitpid is not waitpid:
-        return  # replaced already, by this function or by gevent, which waits in its own loop
+        return  # the functions are already replaced, by this function or by gevent, which waits in its own loop
     os.wait, os.waitpid, os.waitid = _wait_for_one, _wait_for_pid, _wait_for_id
     os.wait3, os.wait4 = _wait_with_usage, _wait_for_pid_with_usage
 
@@ -117,7 +117,8 @@ def _changed(flags: int) -> int | None:
         child = living_children.get(found.si_pid)
         if child is None:
             return found.si_pid
-        # A dead host hides the changes of other children until it is reaped; a stopped host also hides them.
+        # Reap a dead host, and consume the change of a stopped host. Otherwise `waitid` would report the host again
+        # instead of other children.
         if child.poll() is None:
             _waitid(os.P_PID, child.pid, (flags & ~os.WEXITED or os.WSTOPPED) | os.WNOHANG)
 
@@ -143,7 +144,7 @@ def _wait_for_change(pids: list[int]) -> None:
             watches.append(os.pidfd_open(pid))
             poll.register(watches[-1], select.POLLIN)
     except ProcessLookupError:
-        return  # reaped by another thread
+        return  # another thread has reaped the process
     except OSError:
         sleep(_ASK_INTERVAL_S)
         return

@@ -1,4 +1,5 @@
-"""The few functions of Windows that Python does not offer, with their types. This module makes no decisions."""
+"""Windows functions that Python does not offer, with their argument types. This module only declares and calls
+them."""
 
 from __future__ import annotations
 
@@ -224,7 +225,7 @@ def native_machine() -> str:
     emulation."""
     try:
         is_wow64_process2 = kernel32.IsWow64Process2
-    except AttributeError:  # before Windows 10 1709
+    except AttributeError:  # versions before Windows 10 1709 lack this function
         name = os.environ.get("PROCESSOR_ARCHITEW6432") or os.environ.get("PROCESSOR_ARCHITECTURE", "")
         return _MACHINES_BY_NAME.get(name.upper(), name)
     process, native = wintypes.USHORT(), wintypes.USHORT()

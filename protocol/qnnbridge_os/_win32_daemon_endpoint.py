@@ -260,7 +260,8 @@ class DaemonEndpoint:
             came = self._wait(pending)
             if self._closed:
                 return None
-            # Create the next instance before this client is served, so that other clients can connect meanwhile.
+            # Create the next instance before this client is served, so that other clients can connect during that
+            # time.
             try:
                 following = self._instance()
             except OSError:
@@ -364,7 +365,7 @@ def allow_descriptors() -> None:
 
 
 def on_leave(leave: Callable[[], None]) -> None:
-    """Call `leave` when the user requests the end. Must be called in the main thread."""
+    """Call `leave` when the user presses Ctrl+C or Ctrl+Break. Must be called in the main thread."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGBREAK):
         signal.signal(number, lambda *_: leave())
 
@@ -378,8 +379,8 @@ class KeptMemory:
     """
 
     def __init__(self, where: dict[str, Any]) -> None:
-        """Duplicate the handle. The original stays in `where` until the memory is mapped. Raise `OSError` or
-        `ValueError`."""
+        """Duplicate the handle in the share `where`, which keeps its own handle until the memory is mapped. Raise
+        `OSError` or `ValueError`."""
         handle = where.get("handle")
         if type(handle) is not int or handle <= 0:
             raise ValueError("memory must be given as a handle of this process")

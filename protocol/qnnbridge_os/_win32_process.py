@@ -38,7 +38,7 @@ _log = logging.getLogger("qnnbridge.process")
 KILLED_EXIT_CODE = 1
 
 _CREATE_SUSPENDED = 0x4
-# Longest time for which a wait does not notice Ctrl+C.
+# Longest delay until a wait notices Ctrl+C.
 _CTRL_C_INTERVAL_S = 0.1
 
 
@@ -98,8 +98,8 @@ class WindowsChild:
                 self._job = None
         if stdio[0] != -1:
             stop_writing(stdio[0])
-            # Closing a descriptor waits for the thread that reads from it, and a host that hangs in a driver keeps
-            # its end of the pipe open even after it was killed.
+            # Cancel reads first: closing a descriptor waits for the thread that reads from it, and this read does
+            # not end if a killed host hangs in a driver and keeps its end of the pipe open.
             for fd in stdio:
                 with contextlib.suppress(OSError):  # other code of the program has closed the descriptor
                     api.cancel_io(msvcrt.get_osfhandle(fd))
@@ -109,7 +109,7 @@ class WindowsChild:
         with self._lock:
             if self._exit_code is not None or self._process is None:
                 return self._exit_code
-            # Wait on a separate handle, because another thread may close the child meanwhile.
+            # Wait on a separate handle, because another thread may close the child during the wait.
             process = _duplicate(self._process)
         try:
             code = _exit_code(process, milliseconds)
@@ -261,7 +261,7 @@ def _no_dialogs() -> Iterator[None]:
     # The error mode applies to the whole process, so two simultaneous starts could restore each other's mode.
     with _error_mode_lock:
         before = msvcrt.SetErrorMode(api.NO_DIALOGS)
-        # The first call returns the previous mode, and the second call adds the flags of this mode.
+        # The first call returns the previous mode; the second call restores its flags in addition.
         msvcrt.SetErrorMode(before | api.NO_DIALOGS)
         try:
             yield

@@ -44,8 +44,8 @@ def enlarge_pipe(fd: int) -> None:
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Return whether a read would return immediately, because of data, the end of the file or an error. Wait at
-    most this long.
+    """Wait at most `timeout_s` until a read would return immediately, because of data, the end of the file or an
+    error. Return whether it would.
 
     The pipe is polled: without pause for half a millisecond, to receive quick answers without delay, then at
     growing intervals of 1 to 8 ms. Unlike a blocking read, sleeping can be interrupted by Ctrl+C.
@@ -94,7 +94,7 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
     return writer.take(chunks, timeout_s)
 
 
-# After this time the caller checks its deadline, and Ctrl+C takes effect.
+# Longest wait of a single write. Between writes the caller checks its deadline, and Ctrl+C takes effect.
 _MOMENT_S = 0.05
 
 
@@ -171,7 +171,7 @@ class _PipeWriter:
     def stop(self) -> None:
         with self._lock:
             self._stopped = True
-            # The thread, which closes the descriptor when it ends, was never started.
+            # The thread closes the descriptor when it ends. If it was never started, close the descriptor here.
             if self._buffer is None:
                 os.close(self._fd)
             else:
@@ -242,7 +242,7 @@ class _PipeWriter:
 
 
 def _joined(chunks: Sequence[memoryview]) -> memoryview:
-    """Return the first chunks joined to one chunk if they are small; otherwise only the first chunk."""
+    """Join the first chunks if they are small, else take only the first chunk; return the result."""
     count = size = 0
     for chunk in chunks:
         if size + len(chunk) > _JOIN_BYTES:
@@ -265,13 +265,13 @@ _writers: dict[int, _PipeWriter] = {}
 _writers_lock = Lock()
 
 
-# Whether the host can open further streams on this system.
+# Whether the host can open streams in addition to its standard streams on this system.
 CHANNELS = True
 
 # Whether memory can be shared on this system.
 MEMORY = True
 
-# Name of the method by which the host finds a shared object.
+# Description of a shared stream or memory block by which the host can open it (a "share", see `sharing`).
 ShareHandle = dict[str, Any]
 
 _PAGE_READWRITE = 0x4
@@ -306,7 +306,7 @@ class SharedMemory:
             raise
 
     def share_handle(self, pid: int) -> ShareHandle:
-        """Return a share for the host with this process id."""
+        """Return a share of the memory that the host process `pid` can open."""
         assert self._section is not None
         return {"handle": give_handle(self._section, pid)}
 
@@ -350,11 +350,11 @@ class ChannelStreams:
             raise
 
     def poll(self, milliseconds: float) -> bool:
-        """Return whether data can be read. Wait for it at most this many milliseconds."""
+        """Wait at most `milliseconds` for data; return whether data can be read."""
         return wait_readable(self.read_fd, milliseconds / 1000)
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:
-        """Return shares of the host's ends: (read, write)."""
+        """Return shares of the host's ends that the host process `pid` can open: (read, write)."""
         read = {"handle": give_handle(self._theirs[0], pid)}
         try:
             return read, {"handle": give_handle(self._theirs[1], pid)}
@@ -363,7 +363,8 @@ class ChannelStreams:
             raise
 
     def opened(self) -> None:
-        """Close the host's ends after the host has opened them, so that the streams end if either side dies."""
+        """Close the host's ends after the host has opened them. Otherwise the streams would not end when the host
+        dies."""
         while self._theirs:
             _winapi.CloseHandle(self._theirs.pop())
 
@@ -383,7 +384,7 @@ class ChannelStreams:
         self.opened()
         if self.write_fd != -1:
             stop_writing(self.write_fd)
-            # Closing would wait for a thread that reads (`WindowsChild.close`).
+            # Cancel reads first, because closing would wait for a thread that reads (`WindowsChild.close`).
             for fd in (self.write_fd, self.read_fd):
                 api.cancel_io(msvcrt.get_osfhandle(fd))
         self.write_fd = self.read_fd = -1
@@ -391,7 +392,7 @@ class ChannelStreams:
 
 
 def reclaim(share_handle: ShareHandle, pid: int) -> None:
-    """Take back a share that was not sent to the host with this process id: close the handle in the host."""
+    """Close the handle of a share in the host process `pid`, to which the share was not sent."""
     handle = share_handle.pop("handle", None)
     if handle is not None:
         with contextlib.suppress(OSError):  # the process has ended, which closed the handle

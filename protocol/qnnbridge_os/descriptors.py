@@ -1,4 +1,4 @@
-"""A pair of one-way byte streams on two file descriptors: the pipes of a child process, or a socket twice.
+"""A pair of one-way byte streams on two file descriptors: two pipes of a child process, or two copies of a socket.
 
 Only raw descriptors are used: a buffered `sys.stdin` aborts the interpreter at exit while a thread waits in it
 (`_enter_buffered_busy`), and a separate descriptor is not affected by changes of `sys.stdin`.
@@ -67,7 +67,7 @@ class ByteWriter:
     the object."""
 
     def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
-        """Initialize. `write` writes some bytes of the chunks and returns their number; see `blocking_write`."""
+        """Use `write`, which writes some bytes of the chunks and returns their number; see `blocking_write`."""
         self.write = write
         # Pending chunks in reverse order. A caller that must know whether an interrupt came before or after its
         # chunks were added does not call `add` but extends this list.

@@ -39,8 +39,8 @@ else:
 # the pipe open, so the start would not return before the fork ends. Acquired before the other lock.
 no_fork = RLock()
 
-# Number of forks between the first process that imported this module and this process. Used because `os.getpid` is
-# a system call.
+# Number of forks between the first process that imported this module and this process. Comparing it detects a fork
+# without the system call of `os.getpid`.
 forks = 0
 
 _all: weakref.WeakSet[OwnedFds] = weakref.WeakSet()
@@ -119,8 +119,8 @@ class OwnedFds:
         return fd
 
     def take(self, receive: Callable[[], Iterable[int]]) -> list[int]:
-        """Own the descriptors that `receive` creates. `receive` must not wait, because forks are prevented
-        meanwhile."""
+        """Own the descriptors that `receive` creates. `receive` must not wait, because no thread can fork
+        during the call."""
         with _lock:
             before = len(self._fds)
             self._fds.extend(itertools.chain.from_iterable(itertools.starmap(receive, ((),))))

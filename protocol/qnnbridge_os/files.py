@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-# File name prefix of incomplete files. A killed process leaves one behind.
+# File name prefix of incomplete files. A process that is killed while it writes leaves such a file behind.
 TEMPORARY: Final = ".qnnbridge-part-"
 
 
@@ -50,8 +50,8 @@ MARK_FILE: Final = ".qnnbridge-folder"
 _MARK_TEXT: Final = b"This folder belongs to qnnbridge, which removes what it does not need any more.\n"
 
 
-# On Windows a link is a junction, which Python does not report as a link, or a symbolic link. Folders of OneDrive
-# have other tags.
+# Reparse tags of Windows for junctions, which Python does not report as links, and symbolic links. Folders of
+# OneDrive have different tags.
 _LEADING_ELSEWHERE: Final = (0xA0000003, 0xA000000C)
 
 
@@ -151,6 +151,6 @@ def make_folders(folder: str | os.PathLike[str]) -> None:
         place = above
     # `os.makedirs` would set the mode only for the last folder (since Python 3.7).
     for one in reversed(missing):
-        # Another process has created the folder meanwhile.
+        # Another process may create the folder at the same time.
         with contextlib.suppress(FileExistsError):
             os.mkdir(one, 0o700)

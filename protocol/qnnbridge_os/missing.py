@@ -9,7 +9,7 @@ from typing import Final, TypedDict
 _SIMILAR: Final = 0.6
 CURRENT_FOLDER_GONE: Final = "The current folder was removed."
 CHANGE_FOLDER: Final = "Change to a folder that exists."
-# A folder may have millions of entries.
+# Maximum number of names to compare, because a folder may have millions of entries.
 _MOST_ENTRIES: Final = 10_000
 
 
@@ -30,7 +30,7 @@ def has_current_folder() -> bool:
 
 
 def why_missing(path: str | os.PathLike[str], fix: str = "Check the path.") -> Explained:
-    """Return why a path does not exist. fix: the advice if no similar name exists."""
+    """Return why a path does not exist, with the advice `fix` if no similar name exists."""
     text = os.fspath(path)
     if not os.path.isabs(text) and not has_current_folder():
         return {"cause": CURRENT_FOLDER_GONE, "fix": CHANGE_FOLDER}
@@ -52,7 +52,8 @@ def why_missing(path: str | os.PathLike[str], fix: str = "Check the path.") -> E
 
 
 def _similar(path: str, folder: str) -> str | None:
-    """Return a question that names the entry of a folder whose name is most similar to that of a path."""
+    """Return a question with the most similar name in `folder` to the name of a path; ``None`` if none is
+    similar."""
     import difflib
     import itertools
 
@@ -62,7 +63,7 @@ def _similar(path: str, folder: str) -> str | None:
             names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES)]
     except OSError:
         return None
-    # Compare without the suffixes, which make different names similar.
+    # Compare names without suffixes: an equal suffix would make different names similar.
     by_stem = {os.path.splitext(one)[0].lower(): one for one in sorted(names, reverse=True)}
     near = difflib.get_close_matches(os.path.splitext(name)[0].lower(), by_stem, n=1, cutoff=_SIMILAR)
     return f'Did you mean "{os.path.join(os.path.dirname(path), by_stem[near[0]])}"?' if near else None

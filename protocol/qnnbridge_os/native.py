@@ -22,7 +22,7 @@ from qnnbridge_protocol.errors import HostStartFailed
 
 
 def original(module: str, name: str) -> Any:
-    """Return the original of a name of the standard library."""
+    """Return the standard library's own object of this name, even if gevent or eventlet has replaced it."""
     gevent = sys.modules.get("gevent.monkey")
     if gevent is not None and hasattr(gevent, "get_original"):
         return gevent.get_original(module, name)

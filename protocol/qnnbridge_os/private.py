@@ -175,7 +175,7 @@ if sys.platform == "win32":
     _GENERIC_READ = 0x80000000
     _GENERIC_WRITE = 0x40000000
     _CREATE_NEW = 1
-    # Allow the daemon to replace the file meanwhile, which Python's own open would prevent.
+    # Allow the daemon to replace the file while it is open, which Python's own `open` would prevent.
     _SHARE_ALL = 0x1 | 0x2 | 0x4
     # Open a link itself and not its target.
     _OPEN_REPARSE_POINT = 0x00200000

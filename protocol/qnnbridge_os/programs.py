@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PE_MACHINES = {0x014C: "x86", 0x01C4: "ARM", 0x8664: "x64", 0xAA64: "ARM64"}
 ELF_MACHINES = {0x03: "i386", 0x28: "arm", 0x3E: "x86_64", 0xA4: "hexagon", 0xB7: "aarch64", 0xF3: "riscv"}
 
-_LOAD_CONFIG = 10  # index of the data directory
+_LOAD_CONFIG = 10  # index of the load configuration among the data directories
 _CHPE_METADATA = 0xC8  # offset of CHPEMetadataPointer in the 64-bit load configuration
 _MAX_SECTIONS = 96  # the Windows loader's own limit
 
@@ -177,7 +177,7 @@ def start_failed(program: str, cwd: str | None, error: OSError, computer: str) -
         return final(_wrong_machine(program, computer), f"Use an interpreter that is built for {computer}.")
     if number in _WIN_ALIAS_BROKEN:
         return final(
-            "It is an alias of the Microsoft Store without a program.",
+            "It is an alias of the Microsoft Store, and its program is not installed.",
             "Install Python from python.org and give the path of its python.exe.",
         )
     if number in _WIN_BLOCKED:

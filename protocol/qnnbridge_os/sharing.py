@@ -2,8 +2,8 @@
 
 A *share* is the description of a stream or memory block in a request. On Linux it is opened through the
 application's entry in /proc. That requires neither a socket nor an inherited descriptor, only that both processes
-belong to the same user. The share contains device and inode of the file, to detect a descriptor that was closed and
-reused meanwhile.
+belong to the same user. The share contains device and inode of the file, to detect a descriptor that the
+application has closed and reused.
 
 On Windows a share contains a handle that was duplicated into this process. This process owns the handle as soon as
 it has read the request, even if the request fails. Opening a share removes the handle from the share. A handle that
@@ -114,8 +114,7 @@ else:
             os.close(fd)
 
     def drop(_where: dict[str, Any]) -> None:
-        """Do nothing with an unopened share: it refers to a descriptor of the application, which the application
-        closes."""
+        """Do nothing: an unopened share refers to a descriptor of the application, which the application closes."""
 
     def check_sealed(where: Mapping[str, Any]) -> None:
         """Raise `ValueError` for memory that can be shrunk, because access to a removed page would end the process.
@@ -144,7 +143,8 @@ else:
             raise ValueError(f"descriptor {number} of process {pid} now refers to another file")
         return fd
 
-    # Unlike `mmap.mmap`, this does not keep a descriptor open for each mapping: there may be hundreds of mappings.
+    # Call mmap(2) directly: `mmap.mmap` would keep a descriptor open for each mapping, of which there may be
+    # hundreds.
     _FAILED = ctypes.c_void_p(-1).value
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.argtypes = (

@@ -39,9 +39,9 @@ from qnnbridge_os.native import Lock, RLock, SimpleQueue, get_ident, start_new_t
 
 T = TypeVar("T")
 
-# Longest wait for a lock without a check. It is short on Windows, where a signal does not interrupt the wait.
+# Longest uninterrupted wait. It is short on Windows, where signal handlers run only between waits.
 _SLICE_S = 0.1 if sys.platform == "win32" else 1.0
-# A thread that has not started to run after this time never will.
+# Time limit for the start of a thread. A thread that has not begun to run by then never will.
 BEGIN_S = 5.0
 
 
@@ -100,7 +100,7 @@ def _start_thread(name: str, once: _Once) -> None:
 
 def _start(name: str, once: _Once) -> None:
     if threads_are_replaced():
-        once()  # `threading.Thread` would be a greenlet
+        once()  # work in this system thread, because `threading.Thread` would start a greenlet
         return
     # No signal handler can interrupt `Thread.start` in this thread.
     try:
@@ -117,8 +117,8 @@ def shielded(name: str, work: Callable[[], T]) -> T:
     """
     if not is_interruptible():
         return work()
-    # From here until the wait ends, no memory may be needed, because the caller waits for a thread that must be
-    # able to report its end.
+    # Allocate all memory before the thread starts. If `do` had to allocate memory to report its end and failed, the
+    # caller would wait forever.
     results: list[T | None] = [None]
     errors: list[BaseException | None] = [None]
     ended = Lock()
@@ -159,7 +159,7 @@ class Changes(Generic[T]):
 
     def notify(self) -> None:
         """Wake the waiting threads after a change."""
-        # The copy is one C operation, because threads may come and go meanwhile.
+        # Copy in one C operation, because other threads add and remove themselves at any time.
         for one in list(self._waiting):
             one.put(None)
 
@@ -191,8 +191,8 @@ class _Watch(weakref.ref[Any]):
 
 
 class _Watched:
-    """Watched objects of this process. A fork has separate watched objects, because the cleaning thread does not
-    exist in it."""
+    """Watched objects of this process. A forked child starts without watched objects, because it has no cleaning
+    thread."""
 
     def __init__(self) -> None:
         self.gone: SimpleQueue[_Watch] = SimpleQueue()

@@ -164,7 +164,7 @@ def _mac(token: bytes, side: bytes, *parts: bytes) -> bytes:
 
 
 def _cut(name: str) -> bytes:
-    """Shorten to at most `NAME_BYTES` bytes, without a partial character at the end."""
+    """Encode the name in at most `NAME_BYTES` bytes, without a partial character at the end."""
     raw = name.encode("utf-8", "replace")[:NAME_BYTES]
     return raw.decode("utf-8", "ignore").encode()
 

@@ -153,7 +153,7 @@ SESSION_KEYS: Final[frozenset[str]] = frozenset(
     )
 )
 
-# Keys of runs that do not affect QNN.
+# Configuration keys of `RunOptions` that QNN does not read.
 RUN_KEYS: Final[frozenset[str]] = frozenset(
     ("disable_synchronize_execution_providers", "gpu_graph_id", "memory.enable_memory_arena_shrinkage")
 )

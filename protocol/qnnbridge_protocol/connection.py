@@ -51,9 +51,9 @@ FEATURES: frozenset[str] = frozenset({"phase", "cancel", CALL_BACK_FEATURE}) | S
 # Feature of a daemon and its clients. With it, each side refuses the other if their releases are too far apart.
 DAEMON_FEATURE = "daemon"
 
-# A client asks a daemon of an incompatible version to end. With MAKE_WAY the daemon ends only if it is older and
-# has no clients (the client then starts a newer daemon), with LEAVE in any case. If the daemon ends, `LEAVING` in
-# the details of its error contains the feature.
+# Features by which a client asks a daemon of an incompatible version to exit. MAKE_WAY: exit if the daemon is older
+# and has no other clients; the client then starts a newer daemon. LEAVE: exit in any case. A daemon that exits puts
+# the feature into the details of its HELLO_ERR, under the key `LEAVING`.
 MAKE_WAY_FEATURE = "make-way"
 LEAVE_FEATURE = "leave"
 LEAVING = "leaving"
@@ -70,7 +70,7 @@ class Hello(NamedTuple):
         machine: machine type from the header of the process's executable (``platform.machine()`` is wrong under
             emulation).
         pid: id of the process itself. On Windows the launcher of a virtual environment has a different id.
-        system: system on which process ids are valid (`qnnbridge_os.processes`); '' if unknown.
+        system: system on which process ids are valid (`process_names.this_system`); '' if unknown.
         versions: versions of onnxruntime, onnxruntime_qnn, qnn_sdk and so on, if known without importing them.
     """
 
@@ -99,7 +99,7 @@ class Hello(NamedTuple):
         }
 
     def info(self, answer: Mapping[str, Any], generation: int = 0, startup_seconds: float = 0.0) -> HostInfo:
-        """Combine the host's HELLO and its response to ``host.info`` to a description of the host for the
+        """Combine the host's HELLO and its response to ``host.info`` into a description of the host for the
         application."""
         # imported here because the exchange of HELLO does not need the module
         from qnnbridge_protocol.specs import HostInfo
@@ -127,7 +127,8 @@ class Hello(NamedTuple):
     def from_wire(cls, data: Mapping[str, Any], wire: int = WIRE_VERSION) -> Hello:
         """Convert a peer's HELLO. Raise `ProtocolDesync` if it is invalid.
 
-        If the HELLO has another wire version, read only the identification of the side, which all versions contain.
+        If the HELLO has a different wire version, read only the fields that identify the side, which all versions
+        have.
         """
         if wire != WIRE_VERSION:
             named = data.get("features")
@@ -215,7 +216,7 @@ def refusal(header: Mapping[str, Any]) -> HostStartFailed:
     if isinstance(error, HostStartFailed):
         return error
     return HandshakeFailed(
-        "The host refuses this application without a readable reason.",
+        "The host refused this application, and its reason cannot be read.",
         cause=error.message if error is not None and error.message else None,
         fix="Install the same qnnbridge version on both sides.",
     )
@@ -258,8 +259,8 @@ def _upgrade(name: str, client_is_older: bool, python: str) -> str:
     return f"Upgrade the host: qnnbridge setup --upgrade. By hand, with the host's own Python: {upgrade}"
 
 
-# A daemon serves applications with separate environments, which are upgraded at different times. So the rule about
-# compatible releases is simple, and both sides apply it.
+# Greatest difference between the minor versions of a daemon and its clients. It is not 0, because the clients run
+# in separate environments, which are upgraded at different times.
 MINORS_APART = 1
 
 
@@ -304,7 +305,7 @@ def _release(name: str, version: str) -> tuple[int, int]:
 
     raise HandshakeFailed(
         f"The {name} reports {version!r} as its version of qnnbridge, which is not a valid version.",
-        cause="It is not qnnbridge, or its installation is damaged.",
+        cause=f"The {name} is not qnnbridge, or its installation is damaged.",
         fix=f"Install qnnbridge again on the {name}: {install_command(options='--force-reinstall')}",
     )
 
@@ -348,7 +349,7 @@ SENDS: dict[tuple[Role, State], dict[Kind, State]] = {
 RECEIVES: dict[tuple[Role, State], dict[Kind, State]] = {
     (Role.CLIENT, State.GREETING): {Kind.HELLO_OK: State.READY, Kind.HELLO_ERR: State.CLOSED},
     (Role.CLIENT, State.READY): _stay(State.READY, _ANSWERING | _TELLING | _CALLING),
-    # A CALL_BACK is dropped if this side has sent GOODBYE before receiving it.
+    # A CALL_BACK that arrives after this side has sent GOODBYE is dropped.
     (Role.CLIENT, State.CLOSING): _stay(State.CLOSING, _ANSWERING | _TELLING | _CALLING)
     | {Kind.GOODBYE: State.CLOSED},
     (Role.HOST, State.START): {Kind.HELLO: State.GREETING},

@@ -112,8 +112,8 @@ _BY_ML_NAME: Mapping[str, ElementType] = {
 
 
 def numpy_dtype(element: ElementType) -> np.dtype[Any]:
-    """Return the dtype of the array for such a tensor: numpy's own dtype, or the dtype of the raw bytes
-    (`Typed.data`)."""
+    """Return the dtype of the array that holds a tensor of this type: numpy's own dtype, or the dtype of the raw
+    bytes (`Typed.data`)."""
     return LAYOUTS[element].storage
 
 
@@ -153,8 +153,8 @@ def measure(bits: int, shape: Sequence[int]) -> tuple[int, int]:
 
 
 def nbytes(element: ElementType, shape: Sequence[int]) -> int:
-    """Return the number of bytes in the dense buffer of such a tensor. Raise an error for strings, whose size is
-    not fixed."""
+    """Return the number of bytes in the dense buffer of a tensor with this type and shape. Raise an error for
+    strings, whose size is not fixed."""
     if element is ElementType.STRING:
         raise errors.InvalidArgument("The byte count of a string tensor does not follow from its shape.")
     try:

@@ -150,9 +150,9 @@ def next_number(number: int) -> int:
     return 1 if number >= LAST_NUMBER else number + 1
 
 
-def is_behind(number: int, other: int) -> bool:
+def comes_after(number: int, other: int) -> bool:
     """Return whether call `number` comes after call `other` on a channel. The numbers wrap around."""
-    # Compare like sequence numbers of TCP: the shorter distance decides.
+    # Like TCP's sequence numbers: a call comes after another if the distance forwards is shorter than backwards.
     return 0 < (number - other) % LAST_NUMBER <= LAST_NUMBER // 2
 
 
@@ -168,5 +168,5 @@ PHASE_WORD = 1
 
 # One cache line per channel, so that two channels that write their phase do not slow each other down.
 PHASE_RECORD_BYTES = 64
-# Size of that block: enough for the records of `MAX_CHANNELS` channels, with a reserve.
+# Size of the block of shared memory for phases: enough for the records of `MAX_CHANNELS` channels, with a reserve.
 PHASE_SLAB_BYTES = 8192

@@ -49,13 +49,13 @@ def reader(declared: str, names: Mapping[str, Any]) -> Reader:
     known = names[base]
     if isinstance(known, types.GenericAlias):
         return reader(repr(known), names)
-    if hasattr(known, "__args__"):  # a Literal: the code that uses the field handles values of a newer peer
+    if hasattr(known, "__args__"):  # accept any value of a Literal's type, since a newer peer may have more values
         return _scalar(declared, tuple({type(word) for word in known.__args__}))
     return getattr(known, "read", None) or functools.partial(read_record, known)
 
 
 def read_record(kind: type[T], data: Any, field: str) -> T:
-    """Convert the map `value` to the dataclass `kind`. `field` is the map's name in error messages.
+    """Convert the map `data` to the dataclass `kind`. `field` is the map's name in error messages.
 
     Unknown keys are ignored: a newer peer may send more.
 

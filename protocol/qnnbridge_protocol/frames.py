@@ -122,7 +122,7 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
         raise desync(f"frame of the unknown kind {kind_number}", data)
     # Accept a HELLO of any version, so that both sides can report why they are incompatible.
     if version != WIRE_VERSION and kind not in HELLO_KINDS:
-        raise desync(f"frame of wire version {version}, agreed was {WIRE_VERSION}", data)
+        raise desync(f"the frame has wire version {version}, not the agreed version {WIRE_VERSION}", data)
     if flags or zero:
         raise desync(f"flags {flags:#x} and reserved bytes {zero:#x} must be zero", data)
     max_header = MAX_HELLO_BYTES if kind in HELLO_KINDS else limits.max_header
@@ -181,7 +181,7 @@ def decode_header(data: bytes | bytearray | memoryview) -> dict[str, Any]:
 
 
 def too_large(what: str, size: int, limit: int) -> TooLarge:
-    """Return the error for a message of this side that the peer would refuse."""
+    """Return the error for a message of this side that exceeds a limit of the peer."""
     return TooLarge(
         f"{what} of {size} bytes is over the limit of {limit}; nothing was sent.",
         fix="Split the batch, or raise the limit on both sides (`Host(limits=...)`).",
@@ -207,7 +207,7 @@ def _check_depth(header: dict[str, Any]) -> None:
         below: list[Any] = []
         for node in level:
             children = node.values() if type(node) is dict else node
-            # A single step of C for most nodes, which contain neither lists nor maps.
+            # One C operation checks most nodes, because they contain neither lists nor maps.
             if _PLAIN.issuperset(map(type, children)):
                 continue
             for child in children:
@@ -504,7 +504,7 @@ class _Body:
             self._filled = 0
 
 
-# Nothing fills it, so all frames without buffers share it.
+# The body of all frames without buffers. They can share it, because it is never filled.
 _NO_BODY = _Body([])
 
 
@@ -518,8 +518,8 @@ def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
     for size in sizes:
         # Compare `type` and do not use isinstance: msgpack's true would be a size of 1.
         if type(size) is not int or size < 0 or size > prefix.body_bytes:
-            raise desync(f"buffer of {size!r} bytes in a body of {prefix.body_bytes}")
+            raise desync(f"a buffer of {size!r} bytes does not fit into the body of {prefix.body_bytes} bytes")
         body = aligned(body) + size
     if body != prefix.body_bytes:
-        raise desync(f"buffers of {body} bytes in a body of {prefix.body_bytes}")
+        raise desync(f"the buffers have {body} bytes with padding, but the body has {prefix.body_bytes}")
     return sizes

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 # Maximum number of numbers in all constants of a model. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
-# An input with at most this many elements may contain sizes. Inputs with images and sentences have more elements.
+# Maximum number of elements of an input that may contain sizes. Inputs with images and sentences have more
+# elements.
 MOST_SIZES = 16
-# Values to try for such an input, in this order, for all elements. The first value that works is suggested.
+# Values to try, in this order, for all elements of an input with sizes. The first value that works is suggested.
 EXAMPLE_SIZES = (64, 8, 2, 1)
 # Maximum number of dimensions of a constant. A header contains it as nested lists, whose depth is limited.
 _MOST_DIMENSIONS = 6

@@ -95,7 +95,7 @@ def install_command(extras: str = "", *, python: str = "python", options: str = 
     """
     origin = None if "--upgrade" in options.split() else installed_from()
     what = requirement(extras, "", origin)
-    # The usual notation, if all shells read it unchanged.
+    # Use plain double quotes if all shells read the argument unchanged.
     quoted = f'"{what}"' if _PLAIN.fullmatch(what) else shell_word(what)
     command = f"{command_line((python, '-m', 'pip', 'install', *options.split()))} {quoted}"
     if origin is not None or ON_INDEX:

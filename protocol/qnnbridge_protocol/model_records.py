@@ -89,7 +89,7 @@ class CacheReply(CacheStatus):
 
     Attributes:
         id: id of the entry that was loaded.
-        set_aside: number of faulty entries that were moved out of the cache meanwhile.
+        set_aside: number of faulty entries that were moved out of the cache during the look-up.
         problem: reason why the whole cache is unusable; ``None`` if it is usable.
     """
 
@@ -125,8 +125,10 @@ class EntryFault(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class Notice(Record):
-    """A sentence for people. `kind`: "cache" (a warning) and "once" are shown once per process; "done" is not
-    shown as a warning."""
+    """A sentence for people.
+
+    Notices of the kinds "model", "once" and "cache" are warnings; "once" and "cache" are shown only once per
+    process. A notice of the kind "done" is only logged."""
 
     kind: NoticeKind
     text: str
@@ -616,7 +618,7 @@ def unreadable(shown: str, path: str, error: OSError | ValueError) -> NoSuchFile
     if isinstance(error, UnicodeEncodeError):
         return NoSuchFile(
             f"The model {shown!a} cannot be read in this locale.",
-            cause=f"{sys.getfilesystemencoding()} has no bytes for its name: {_locale()}.",
+            cause=f"{sys.getfilesystemencoding()} cannot encode its name: {_locale()}.",
             fix=_USE_UTF8,
             details={"path": path},
         )

@@ -1,7 +1,7 @@
 """Settings in environment variables: the QNN that a host uses, and folder and size of the cache of compiled models.
 
-The application passes the engine to the host in environment variables. For the cache it reads its own variables for
-each session and sends the settings to the host; a tool reads the tool's own variables. The host imports this module
+The application passes the engine to the host in environment variables. For the cache, it reads its environment for
+each session and sends the settings to the host; a tool reads the tool's environment. The host imports this module
 before HELLO, so the module does not import `typing`, `re` or `pathlib`.
 """
 
@@ -124,7 +124,7 @@ def state_dir() -> Path:
 def models_dir() -> Path:
     """Return the folder of the models that `qnnbridge pull` downloads; ``QNNBRIDGE_MODELS_DIR`` overrides it."""
     folder = _own_folder("data", MODELS_DIR_VARIABLE, os.environ)
-    # Windows uses the same folder for data, caches and state.
+    # Windows uses one folder for data, caches and state, so the models get a subfolder.
     return folder if os.environ.get(MODELS_DIR_VARIABLE) else folder / "models"
 
 

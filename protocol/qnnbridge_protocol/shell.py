@@ -45,9 +45,10 @@ def model_command(command: str, model: str | os.PathLike[str] | None, *options: 
 
 
 def beside_command(model: str | os.PathLike[str] | None) -> str:
-    """Return a command line that lets a model refer to its files with weights by their names alone."""
-    # Without quotes, which each shell treats in another way. `basename` does not change the other entries: offset,
-    # length and checksum.
+    """Return a command line that removes the folders from a model's references to its external weight files, so
+    that the files are found beside the model."""
+    # The code contains no quotes, because shells treat quotes in different ways. `basename` changes only the path,
+    # not the other entries (offset, length and checksum).
     code = (
         "import onnx, os, sys; m = onnx.load(sys.argv[1], load_external_data=False); "
         "[e.MergeFrom(type(e)(value=os.path.basename(e.value))) "

@@ -88,8 +88,8 @@ class Record:
     def to_wire(self) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for field in dataclasses.fields(self):
-            # Send every field, even with its default value, because a peer of another release may have other
-            # defaults.
+            # Send every field, even with its default value, because a peer of another release may have
+            # different defaults.
             out[field.name] = _plain(getattr(self, field.name))
         return out
 

@@ -426,7 +426,7 @@ class Decoder:
     def _rows(self, key_node: Any, value_node: Any) -> list[dict[Any, Any]]:
         keys = self._listed(key_node, KEY_ELEMENTS, 1)
         if not keys:
-            # the sender could describe any number of rows without keys at no cost
+            # Rows without keys take no bytes, so a small message could describe any number of them.
             raise ValueError("rows without keys")
         rows = self._listed(value_node, SCALAR_ELEMENTS, 2)
         if rows and len(rows[0]) != len(keys):

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("onnxruntime")
 
 import onnxruntime
-from lab.faultlab.calls_back import show
+from lab.faultlab.calls_back import run_test
 
 pytestmark = pytest.mark.process
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.process
 )
 def test_calls_back_to_the_application_end_in_time_and_leak_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     """The complete test is ``python -m lab.faultlab.calls_back --calls 10000 --faults 10``."""
-    made = show(calls=200, faults=1, kills=1)
+    made = run_test(calls=200, faults=1, kills=1)
     assert made.broken == []
     assert made.calls >= 200
     assert made.faults >= 7

@@ -228,7 +228,7 @@ def test_an_exception_in_a_signal_handler_at_any_line_ends_only_its_call(
     program: str, how: str, seed: int, count: int
 ) -> None:
     """After each exception, the next call is right and quick, and nothing leaks."""
-    report = interrupts.one(program, how, seed, count)
+    report = interrupts.run_program(program, how, seed, count)
     assert report.good, str(report)
     assert report.counts["interrupts"] + report.counts["checkpoints"] > 5
 

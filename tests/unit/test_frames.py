@@ -90,7 +90,7 @@ def test_an_unknown_kind_is_refused(number: int) -> None:
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_only_a_hello_may_be_of_another_wire_version(version: int) -> None:
     assert parse_prefix(changed(HELLO, "wire_version", version), LIMITS).wire_version == version
-    with pytest.raises(ProtocolDesync, match=f"wire version {version}, agreed was {WIRE_VERSION}"):
+    with pytest.raises(ProtocolDesync, match=f"wire version {version}, not the agreed version {WIRE_VERSION}"):
         parse_prefix(changed(REQUEST, "wire_version", version), LIMITS)
 
 
