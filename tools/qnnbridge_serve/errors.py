@@ -88,7 +88,7 @@ def refusal_of(error: BaseException) -> Refused:
     if isinstance(error, errors.DeadlineExceeded):
         error = error.copy()
         error.fix = _TIME_IS_OVER
-    return Refused(status, in_words(error), headers)
+    return Refused(status, error_text(error), headers)
 
 
 def load_refused(name: str, error: errors.BridgeError) -> Refused:
@@ -114,7 +114,7 @@ def load_refused(name: str, error: errors.BridgeError) -> Refused:
     return refusal_of(error)
 
 
-def in_words(error: errors.BridgeError) -> str:
+def error_text(error: errors.BridgeError) -> str:
     """Return message, cause and fix on separate lines, without evidence."""
     lines = [error.message]
     if error.cause:

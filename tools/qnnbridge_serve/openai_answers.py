@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge_protocol.errors import BridgeError, GenerationError, OptionError, PromptRefused, TooLarge
-from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.errors import Refused, error_text, wrong
 from qnnbridge_serve.openai_forms import MOST_SEED, GenerationRequest, error_document
 from qnnbridge_serve.openai_media import LeftS, decode_media
 from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar_of, learn_form
@@ -327,7 +327,7 @@ def choices_of(
 def _with_media(
     asked: GenerationRequest, model: LanguageModel, limits: MediaLimits, left_s: LeftS
 ) -> tuple[GenerationRequest, list[bytes], list[bytes]]:
-    """Return the request with placeholders for its pictures and sound, and the contents of these."""
+    """Return the request with placeholders for its pictures and recordings, the pictures, and the recordings."""
     if not asked.media:
         return asked, [], []
     from qnnbridge.genai._parts import split_media
@@ -355,7 +355,7 @@ def _inputs(
             timeout=left_s(),
         )
     except PromptRefused as error:
-        raise wrong(in_words(error), "messages") from error
+        raise wrong(error_text(error), "messages") from error
 
 
 def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> tuple[str, CallForm | None]:
@@ -365,7 +365,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
         try:
             return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add, timeout=left_s())
         except GenerationError as error:
-            text = f"The model's chat template refuses the messages: {in_words(error)}"
+            text = f"The model's chat template refuses the messages: {error_text(error)}"
             raise wrong(text, "messages") from error
 
     tools = None if asked.tools is None else asked.tools.tools
@@ -431,12 +431,12 @@ def open_choice(
     except PromptRefused as error:
         # With this code, clients shorten the conversation and try again.
         raise (
-            _too_long(error, field) if "context_length" in error.details else wrong(in_words(error), field)
+            _too_long(error, field) if "context_length" in error.details else wrong(error_text(error), field)
         ) from error
     except TooLarge as error:
         raise _too_long(error, field) from error
     except OptionError as error:
-        raise wrong(in_words(error), error.details.get("option")) from error
+        raise wrong(error_text(error), error.details.get("option")) from error
     except GenerationError as error:
         if choice.guidance is None:
             raise
@@ -444,14 +444,14 @@ def open_choice(
 
 
 def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
-    text = f"The answer cannot follow the schema: {in_words(error)}"
+    text = f"The answer cannot follow the schema: {error_text(error)}"
     return wrong(text, "response_format" if choice.form is None else "tools")
 
 
 def _too_long(error: BridgeError, field: str) -> Refused:
     """Return an error with OpenAI's text, because clients that recognise it shorten the conversation."""
     context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
-    text = in_words(error)
+    text = error_text(error)
     if context is not None:
         given = f" However, your {field} resulted in {tokens} tokens." if tokens is not None else ""
         text = f"This model's maximum context length is {context} tokens.{given}\n{text}"

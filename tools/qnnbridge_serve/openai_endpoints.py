@@ -101,7 +101,7 @@ class ClientQueues:
         Raise `Busy` or `Cancelled`. again: see `FairShare.turn`.
         """
         with self._lock:
-            # A client exists as long as one of its requests, so nothing remains of former clients.
+            # Keep a client only as long as it has requests, so that the number of clients stays bounded.
             queue, users = self._clients.get(client) or (self._shares.join(), 0)
             self._clients[client] = (queue, users + 1)
         try:
@@ -197,20 +197,20 @@ class WorkedAnswer(abc.ABC):
         outcome, sums = "error", dict[str, float]()
         try:
             ended, counts = self._make(functools.partial(queues.turn, client, self._cancellation), sums)
-            self._tell(Ended(counts))
+            self._emit(Ended(counts))
             outcome = ended
         except Cancelled as error:
             outcome = "cancelled"
-            self._tell(not_started() if self._late else error)
+            self._emit(not_started() if self._late else error)
         except BaseException as error:  # noqa: BLE001 - passed on to the event loop
             if not self._overdue:
-                self._tell(error)
+                self._emit(error)
         finally:
             self._figures.end(outcome, sums, self._pace)
 
     @abc.abstractmethod
     def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Any]:
-        """Generate the answer within turns and pass each part to `_tell`.
+        """Generate the answer within turns and pass each part to `_emit`.
 
         Args:
             turn: returns a context manager for a turn.
@@ -224,7 +224,7 @@ class WorkedAnswer(abc.ABC):
         """Return the seconds until the deadline, at least 0.001, for a call that observes the deadline itself."""
         return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
 
-    def _tell(self, item: Item) -> None:
+    def _emit(self, item: Item) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, because the server has ended
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
@@ -279,7 +279,7 @@ class GeneratedAnswer(WorkedAnswer):
                     sums["cached_tokens"] = cached_tokens
                 try:
                     for part in parts_of(asked, self._model, choice, stream, pace, self._left):
-                        self._tell(part)
+                        self._emit(part)
                 finally:
                     sums["generated_tokens"] = pace.tokens
                     sums["host_restarts"] += stream.stats.restarts
@@ -296,7 +296,7 @@ class GeneratedAnswer(WorkedAnswer):
         except DeadlineExceeded as error:
             if error.details.get("state") == "still-running":
                 self._overdue = True  # set this before the error is sent, because `end` checks it
-                self._tell(error)
+                self._emit(error)
                 from qnnbridge.genai._remote import end_overdue
 
                 end_overdue(self._model.model.host)
@@ -564,7 +564,7 @@ def _input(given: Any) -> str | tuple[int, ...]:
         return given
     if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
         return tuple(given)
-    raise wrong("input has to be a string that is not empty, a list of token ids, or a list of these.", "input")
+    raise wrong("input has to be a non-empty string, a list of token ids, or a list of such values.", "input")
 
 
 def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dict[str, Any]:

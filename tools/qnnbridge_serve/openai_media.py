@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.installing import extra_fix
-from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.errors import Refused, error_text, wrong
 from qnnbridge_serve.options import MediaLimits
 
 if TYPE_CHECKING:
@@ -267,7 +267,7 @@ def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes,
     try:
         reader = AudioReader(io.BytesIO(content))
     except BridgeError as error:
-        raise wrong(f"{where}: the sound cannot be decoded.\n{in_words(error)}", where) from None
+        raise wrong(f"{where}: the sound cannot be decoded.\n{error_text(error)}", where) from None
     stream, samples = io.BytesIO(), 0
     try:
         with wave.open(stream, "wb") as file:
@@ -277,12 +277,12 @@ def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes,
             while (piece := reader.window(_PIECE)).size:
                 samples += piece.size
                 if samples > most_seconds * RATE:
-                    text = f"{where}: the sound is longer than the {most_seconds:g} seconds that are left."
+                    text = f"{where}: the sound is longer than the {most_seconds:g} seconds left of the limit."
                     raise wrong(text, where)
                 file.writeframes((np.clip(piece, -1, 1) * 32767).astype("<i2").tobytes())
                 reader.advance(piece.size)
     except BridgeError as error:
-        raise wrong(f"{where}: the sound cannot be decoded.\n{in_words(error)}", where) from None
+        raise wrong(f"{where}: the sound cannot be decoded.\n{error_text(error)}", where) from None
     finally:
         reader.close()
     return stream.getvalue(), samples / RATE

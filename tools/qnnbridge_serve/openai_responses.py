@@ -322,7 +322,7 @@ class ResponseForm:
         for part in parts:
             self.part(part)
         blank = [one for one in self._done if one["type"] == "message" and not one["content"][0]["text"].strip()]
-        if len(self._done) > len(blank):  # remove messages of line feeds only, before a call
+        if len(self._done) > len(blank):  # drop the white space that models write before a call
             self._done = [one for one in self._done if one not in blank]
         return self._ended(counts)
 

@@ -101,7 +101,7 @@ class StallWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting = 0
 
-    def look(self) -> None:
+    def start(self) -> None:
         """Start the timer if bytes are waiting to be sent."""
         if self._timer is None:
             self._begin()
@@ -149,7 +149,7 @@ class JoinedHead:
 
 
 class SoftEnd:
-    """Transport with another `close`, for an answer that is sent before the whole request has arrived."""
+    """Transport whose `close` is replaced, for an answer that is sent before the whole request has arrived."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write = transport.write

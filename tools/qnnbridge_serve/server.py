@@ -67,7 +67,7 @@ def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
         extra = needed[name]
         raise BridgeError(
             f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
-            cause=f"It works with the packages of the extra [{extra}].",
+            cause=f"The package belongs to the extra [{extra}].",
             fix=install_command(extra, python=sys.executable),
         ) from None
 
@@ -86,7 +86,7 @@ def check_dimensions(options: ServeOptions) -> None:
     """Raise `OptionError` for a `--dim` that no model has, or that specifies an axis."""
     if by_axis := [f"{name}:{axis}" for name, axis in options.sessions.dimensions.by_axis]:
         raise OptionError(
-            f"--dim {by_axis[0]} is a size by input and axis, and served models take sizes by name only.",
+            f"--dim {by_axis[0]} sets a size by input and axis, but served models accept sizes by name only.",
             fix=f'Serve a model with fixed sizes: qnnbridge fix MODEL -o FIXED.onnx --dim "{by_axis[0]}=SIZE"',
         )
     if options.sessions.dimensions.by_name:

@@ -109,7 +109,7 @@ class Workers:
         watch = asyncio.ensure_future(gone())
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            # `wait` does not cancel the job, which is decided below.
+            # At the timeout, `wait` does not cancel the job, which may have started.
             await asyncio.wait({result, watch}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             # `cancel` returns False for a started job; then the result or error of the job is awaited.
             if not result.done() and future.cancel():
@@ -230,7 +230,7 @@ class Admission:
             self._bytes += size
             self._sending[ticket] = SentAnswer(size, abort, time.monotonic())
 
-    def taken_on(self, ticket: Ticket) -> None:
+    def note_progress(self, ticket: Ticket) -> None:
         """Record that the client has received a part of its answer."""
         with self._lock:
             answer = self._sending.get(ticket)
@@ -312,9 +312,9 @@ class Ticket:
         self._leave()
         self._admission.send(self, size, abort)
 
-    def taken_on(self) -> None:
+    def note_progress(self) -> None:
         """Record that the client has received a part of the answer."""
-        self._admission.taken_on(self)
+        self._admission.note_progress(self)
 
     def _leave(self) -> None:
         self._admission.leave(self._places, self._bytes)

@@ -34,7 +34,7 @@ from qnnbridge_protocol.shown import listed
 
 NO_SHAPE: Final = "replace the first operator before these nodes whose output shape is unknown or depends on values"
 _NAMED = 3
-# Factors with a larger exponent (base e) are not printed as a number.
+# Largest number whose exponential is printed; above 709 the exponential overflows.
 _MOST_EXPONENT: Final = 690
 # Maximum number of kinds of objections for which the effect on the number of parts is computed. Each computation
 # traverses the graph.
@@ -260,8 +260,8 @@ def about_deciding_inputs(
         Advice(
             fix_command(path, options.strip(), dims),
             f"QNN does not support If; {names} decides which branch of {labels} runs. With a constant, only one "
-            "branch is left. The value shown here is one that the model compares the input with: give the value "
-            "that you use",
+            "branch is left. The value in this command is an example from the model: replace it by the value that "
+            "you use",
             tuple(branching),
             severity="sizes",
             code=_DECIDING,
@@ -417,7 +417,7 @@ def _about_sizes(
         fix_command(path, dims),
         f"QNN supports fixed sizes only; {alone}the rules predict that {count} on the NPU (tried with {tried})"
         + (
-            f". The sizes decide which branch of {labels} runs, and untaken-branches does not change that"
+            f". The sizes decide which branch of {labels} runs; the command removes the other (untaken-branches)"
             if branching
             else ""
         )

@@ -130,7 +130,7 @@ def _recorded(
             ],
             host=host,
             timeout=request.timeout,
-            # Nodes on the CPU are part of the profile.
+            # Allow nodes on the CPU, because they are part of the profile.
             fallback="cpu",
             # A repeated run would appear twice in the profile.
             retry=0,
@@ -524,7 +524,7 @@ def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, st
 
 def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
     found = _ROW.fullmatch(record.rstrip("\r\n"))
-    if found is None:  # the first line is not a row, or it is incomplete
+    if found is None:  # the record is not a row, or is truncated
         return "", "", QnnRow(record, 0, "")
     name, sources, operator = found["name"], "", None
     if found["message"] == "NODE":
@@ -566,7 +566,7 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
 def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
     """Remove repeated calls: QNN writes the calls for graphs A to D as A, A B, B C, C D."""
     compiled = [call for call in calls if call.kind is CallKind.COMPILE]
-    # N graphs with their repetitions have 2 N - 1 calls, always an odd number.
+    # N graphs with repetitions have 2 N - 1 calls, so an even number means that QNN repeated nothing.
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
         return tuple(calls)
     # Compare by identity, because the calls of two graphs may have equal figures.

@@ -276,7 +276,7 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
     # failure, this call raises the load error.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
-        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: folded without")
+        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: not used for folding")
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)

@@ -210,7 +210,7 @@ class Cutter:
         cut = type(self._model)()
         cut.ir_version = self._model.ir_version
         cut.opset_import.extend(self._model.opset_import)
-        # The included nodes may call functions of the model.
+        # Keep the model's functions, which the nodes may call.
         cut.functions.extend(self._model.functions)
         cut.graph.name = self._model.graph.name or "cut"
         # Dequantize outputs of QuantizeLinear: QNN computes a group without its DequantizeLinear differently, and
