@@ -292,7 +292,7 @@ def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
 
 
 def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Accuracy:
-    """Compare the expected and found values of the same elements."""
+    """Return the accuracy of the found values of an output or column group."""
     judged = judge(expected, found, "quantized", whole=True)
     if expected.ndim != _CLASSES_NDIM:
         # Without a class axis, the largest value of a row is not a decision.

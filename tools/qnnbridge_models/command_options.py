@@ -114,7 +114,7 @@ class QuantizeSettings:
     ] = None
     method: Annotated[
         Method,
-        typer.Option(help="Calibration method: how ranges follow from the samples."),
+        typer.Option(help="Calibration method: how to compute ranges from the samples."),
     ] = "minmax"
     percentile: Annotated[
         float, typer.Option(metavar="P", help="For --method percentile: percentage of values inside the range.")
@@ -314,7 +314,7 @@ def settings_of_file(context: Any) -> QuantizeSettings:
     table, _ = command_line.table_of(context, "quantize")
     given: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(QuantizeSettings).items():
-        # The field's name ends with its unit, the option's does not.
+        # The field's name ends with its unit; the option's name does not.
         key = name.removesuffix("_s").replace("_", "-")
         if key not in table:
             continue

@@ -343,7 +343,7 @@ def evaluate(
     overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model over samples. Show the CPU's, QNN's and quantised results in one table.
+    """Evaluate a model over samples. Compare the CPU, QNN and quantised models in one table.
 
     With --calibration the model is also quantised with default settings. Exit code 1 if a row fails or is useless.
     """

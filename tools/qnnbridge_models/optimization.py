@@ -46,7 +46,8 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-# Number of unused constants from which on it is faster to write a model without them for ONNX Runtime.
+# From this number of unused constants on, rewriting the model without them takes less time than ONNX Runtime needs to
+# remove them.
 _MANY_CONSTANTS: Final = 1000
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."
@@ -423,7 +424,7 @@ def _finish(result: Any, original: Any, path: Path) -> list[str]:
     """
     import onnx
 
-    # ONNX Runtime declares all domains that it supports in the file, including unused ones.
+    # Remove unused domains, which ONNX Runtime also declares in the file.
     graphs.trim_opsets(result, original)
     casts = strip_inserted_casts(result, original)
     onnx.save_model(result, os.fspath(path))

@@ -180,7 +180,7 @@ CONTROL_BYTES = 1024**2
 
 
 class InferenceService:
-    """Endpoints of the server, each a method.
+    """Endpoints of the server.
 
     Args:
         repository: models of the Open Inference Protocol.
@@ -218,7 +218,7 @@ class InferenceService:
         self.figures = ServeMetrics()
         # Statistics by name of the model. Requests for unknown models are refused before they are counted.
         self._statistics: dict[str, ModelStatistics] = {}
-        # Limit the number of requests, and the size of their bodies to four of the largest or 1 GiB.
+        # Limit the number of requests, and their memory to the larger of 1 GiB and four requests of maximum size.
         self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
         # Few threads are enough, because parsing JSON holds the GIL.
         self._readers = Workers("reader", READERS)
@@ -247,7 +247,7 @@ class InferenceService:
         try:
             self._repository.check(*_model_of(request))
         except Refused as refused:
-            # For a model that is not ready, too, the protocol requires a 4xx status.
+            # The protocol requires a 4xx status, also for a model that is not ready.
             raise wrong(refused.text) if refused.status == 503 else refused from None
         return Response(status_code=200)
 
@@ -513,7 +513,7 @@ def make_app(
         files = PageFiles()
         paths += [(path, files.show, "GET") for path in PAGE_FILES]
     routes = [Route(path, AnsweredEndpoint(path, endpoint), methods=[method]) for path, endpoint, method in paths]
-    # Do not answer a path with a trailing slash by a redirect, which not every client follows.
+    # Do not redirect a path with a trailing slash, because not every client follows redirects.
     router = Router(routes, redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -122,8 +122,7 @@ def _model(folder: Path) -> Path:
     found = sorted(folder.glob("*.onnx"))
     if len(found) != 1:
         raise NoSuchFile(
-            f"{folder} has neither model.onnx nor onnx/model.onnx. Of other names it has {len(found)} .onnx files, "
-            "but only a single file can be chosen.",
+            f"{folder} has neither model.onnx nor onnx/model.onnx, and {len(found)} .onnx files instead of one.",
             fix="Export the encoder: optimum-cli export onnx --task feature-extraction -m MODEL FOLDER.",
         )
     return found[0]
@@ -156,7 +155,7 @@ def _most_tokens(sentences: Mapping[str, Any], words: Mapping[str, Any], config:
     if type(positions) is not int or positions < 1:
         return found or _TOKENS
     if any(kind in str(config.get("model_type", "")) for kind in _SHIFTED):
-        # The pad token of these models is 1, so the first used position is 2.
+        # Exclude positions 0 and 1, which models of these types do not use: their pad token is 1.
         positions -= 2
     return min(found or positions, positions)
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from qnnbridge_protocol import errors
 
-# Seconds of the header Retry-After, for `Busy` and while the host is being restarted.
+# Value of the header Retry-After in seconds, for `Busy` and while the host is being restarted.
 RETRY_AFTER_S = 1
 
-# Header with the error code of docs/errors.md, for programs: the body has only KServe's one field.
+# Header with the error code of docs/errors.md, for programs: KServe's error document has no field for it.
 CODE_HEADER = "qnnbridge-error"
 
 

@@ -211,7 +211,7 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        # The transport would wait forever for a client that stops reading its answer.
+        # Abort a client that stops reading its answer: the transport would wait for it forever.
         self._stall.start()
         if self._draining:
             self.server_state.total_requests += 1
@@ -386,7 +386,7 @@ FREE_PATHS: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 class Guard:
-    """Middleware that refuses requests from foreign pages, without the token, or with the name of another machine.
+    """Middleware that refuses requests from foreign pages, without the token, or for another machine's name.
 
     Args:
         app: the application.
@@ -445,8 +445,8 @@ class Guard:
     def _is_own(self, origin: str, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether the request comes from the page of this server.
 
-        With DNS rebinding, a foreign page also has the same origin and `Host`. Without a token it is refused
-        because of its name; otherwise it does not have the token.
+        With DNS rebinding, the origin of a foreign page also equals `Host`. A server without a token refuses that
+        page because of its name; otherwise the page does not have the token.
         """
         host = headers.get(b"host")
         return self._has_page and host is not None and origin == f"{scope['scheme']}://{host.decode('latin-1')}"

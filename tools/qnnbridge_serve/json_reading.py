@@ -94,7 +94,7 @@ def read_fields(part: memoryview) -> RequestFields:
     # If the whole body is JSON, it is decoded without a copy.
     whole = part.obj
     data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
-    # Each text takes at least three characters.
+    # Count quotation marks only in long data: each text takes at least three characters.
     if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
             413,
@@ -148,7 +148,7 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
         elif isinstance(value, Raw):
             own[name] = text_of(value)
     found = RequestFields(**given, own=own)
-    # msgspec silently uses the last of two equal names.
+    # Refuse duplicate names, of which msgspec silently uses the last.
     _refuse_twins(readable or data, colons, names, found)
     return found
 
@@ -211,7 +211,7 @@ def read_document(data: bytes) -> Any:
     except RecursionError:
         raise wrong("The JSON is nested too deep.") from None
     except ValueError as error:
-        # From 4301 digits on, `int` raises a plain ValueError, which only its text identifies.
+        # From 4301 digits on, `int` raises a plain ValueError, which can be recognised only by its text.
         text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
         raise wrong(f"The JSON cannot be read: {text}.") from None
 

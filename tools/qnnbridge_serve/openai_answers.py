@@ -98,7 +98,8 @@ Part = Piece | Finished
 class Form(Protocol):
     """Format in which the answer to a request is sent.
 
-    For a language model, parts are `Part` and counts `Counts`; for a speech model, segments and the transcript.
+    For a language model, `parts` are `Part` objects and `counts` is a `Counts`; for a speech model, `parts` are
+    segments and `counts` is the transcript.
     """
 
     def whole(self, parts: Any, counts: Any) -> Any:
@@ -240,7 +241,7 @@ class AnswerForm:
     ) -> dict[str, Any]:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         found = {"index": choice, **content, **self._scored(scores), "finish_reason": finish}
-        # In all other chunks of such a stream the field is null, like OpenAI's.
+        # If the stream ends with the counts, the field is null in all other chunks, like OpenAI's.
         usage = {"usage": None} if self._asked.usage else {}
         return {**self._head, "object": name, "choices": [found], **usage}
 
@@ -281,7 +282,7 @@ def finite(logprob: float) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """Inputs of an answer.
+    """Everything that is needed to generate one answer.
 
     Args:
         number: number of the answer.

@@ -214,7 +214,7 @@ class WorkedAnswer(abc.ABC):
 
         Args:
             turn: returns a context manager for a turn.
-            sums: gets the amounts that the answer adds to the figures, even if the answer fails.
+            sums: dictionary to fill with the amounts to add to the counters, even if the answer fails.
 
         Returns:
             Outcome, and the counts for `Ended`.
@@ -386,7 +386,7 @@ class EventStream(StreamingResponse):
         form, items = self._answer.form, self._first
         events = form.opening()
         while not isinstance(items[-1], (Ended, BaseException)):
-            # One message for all parts that have arrived: each message takes a write to the network.
+            # Send all parts that have arrived in one message, because each message is a separate write.
             await send(_body([*events, *(event for item in items for event in form.part(item))]))
             events, items = [], await self._answer.next()
         if self._answer.client_gone:
@@ -445,7 +445,7 @@ def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: in
 
 
 class LanguageService:
-    """Endpoints of language models, each a method. Timeouts begin with the last byte of a request."""
+    """Endpoints of language models. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits, media: MediaLimits) -> None:
         self.models = models
@@ -515,7 +515,7 @@ class LanguageService:
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:
-    """Return the client for taking turns: the machine and the request's field `user`."""
+    """Return the key by which clients take turns: the machine and the request's field `user`."""
     return f"{_machine(request)} {asked.user}"
 
 
@@ -587,7 +587,7 @@ def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dic
 
 
 class EmbeddingService:
-    """Endpoint for embeddings, as a method. Timeouts begin with the last byte of a request."""
+    """Endpoint for embeddings. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[Embedder], limits: ServiceLimits) -> None:
         self.models = models

@@ -61,7 +61,7 @@ class GenerationRequest:
         user: the field `user`, by which a client distinguishes its users.
         cache_salt: only requests of one client with the same salt share generators.
         called: names of functions that earlier messages call.
-        media: pictures and recordings. The parts of messages that replace them contain their number as "media".
+        media: pictures and recordings. In the messages, a part with the number as "media" replaces each.
     """
 
     kind: Kind
@@ -278,7 +278,7 @@ def _max_tokens(document: Mapping[str, Any], kind: Kind) -> int | None:
 def _stop(given: Any) -> tuple[str, ...]:
     found = [] if given is None else [given] if isinstance(given, str) else given
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise wrong("stop has to be a string, or a list of strings, none of them empty.", "stop")
+        raise wrong("stop has to be a non-empty string, or a list of such strings.", "stop")
     if len(found) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in found):
         raise wrong(f"stop may contain up to {MOST_STOPS} strings of up to {LONGEST_STOP} characters.", "stop")
     return tuple(found)

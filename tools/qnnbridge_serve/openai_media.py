@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Enabled decoders of Pillow. Others have had more bugs, and clients do not send such files to models.
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF")
-# Maximum bytes of a fetched file, and maximum seconds for fetching it.
+# Maximum size of a fetched file in bytes, and time limit for fetching it.
 MOST_FETCHED: Final = 16 * 2**20
 FETCH_TIMEOUT_S: Final = 10.0
 _FETCH_PIECE: Final = 2**16
@@ -141,7 +141,7 @@ def _fetched(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
     until = time.monotonic() + timeout_s
     content = bytearray()
     try:
-        # The timeout of the connection applies to each piece only, and a server could send single bytes.
+        # Also check the total time: the connection's timeout applies to each piece, which may be a single byte.
         with urllib.request.build_opener(_NoRedirect).open(part.url, timeout=timeout_s) as answer:
             while (piece := answer.read1(_FETCH_PIECE)) and len(content) <= MOST_FETCHED:
                 content += piece

@@ -111,7 +111,7 @@ def _check_temperature(text: str) -> None:
 
 
 class SpeechForm:
-    """Format of an answer. Parts are segments, counts the transcript."""
+    """Format of a speech model's answer: `parts` are segments, and `counts` is the transcript."""
 
     def __init__(self, form: SpeechFormat) -> None:
         self._form = form
@@ -182,7 +182,7 @@ class SpeechAnswer(WorkedAnswer):
 
 
 class SpeechService:
-    """Endpoints for speech, each a method. Timeouts begin with the last byte of a request."""
+    """Endpoints for speech. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[SpeechModel], limits: ServiceLimits) -> None:
         self.models = models

@@ -445,7 +445,7 @@ class ServeOptions:
     address: Annotated[
         Address,
         typer.Option(
-            "--http", metavar="ADDR", help="HOST:PORT to listen on; other than loopback needs --token-file."
+            "--http", metavar="ADDR", help="HOST:PORT to listen on. A non-loopback address needs --token-file."
         ),
         Read(read_address, str, DEFAULT_ADDRESS),
     ]

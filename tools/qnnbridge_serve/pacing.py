@@ -16,8 +16,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 # size: a read of 256 KB may contain 43,000 chunks of one byte, which blocked all other connections for more than a
 # second.
 PARTS_PER_TURN: Final = 16
-# Number of chunks of any size that a body may have, and minimum average size of further chunks in bytes.
+# Number of chunks of any size that a body may have.
 FEW_CHUNKS: Final = 512
+# Minimum average size in bytes of all further chunks.
 CHUNK_BYTES: Final = 64
 # How long a client may leave sent bytes unread.
 STALL_TIMEOUT_S: Final = 30.0

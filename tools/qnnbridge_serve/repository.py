@@ -244,7 +244,7 @@ class Registry(Generic[Loaded]):
 
     @staticmethod
     def _retire(leased: _Leased[Loaded] | None) -> Loaded | None:
-        """Return the model to close, outside of the lock; ``None`` if the last lease closes it."""
+        """Return the model, which the caller closes outside of the lock; ``None`` if its last lease closes it."""
         if leased is None:
             return None
         leased.retired = True

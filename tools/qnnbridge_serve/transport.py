@@ -272,7 +272,7 @@ class SentAnswer:
 
 
 class Ticket:
-    """Place and bytes of a request, released at the end of the ``with`` block. One thread at a time."""
+    """Reserved queue place and memory of a request, released at the end of the ``with`` block. Not thread-safe."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission

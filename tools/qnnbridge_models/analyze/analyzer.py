@@ -205,7 +205,7 @@ def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProx
         return ("" if here else str(chip.number)), chip.label, chip.arch
     number = read_chip(soc_model)
     named = chip_of(number)
-    # Assume that an unknown chip supports floats, so that the rules refuse no node because of its age.
+    # Assume that an unknown chip supports floats, so that the rules do not refuse float nodes.
     return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
 
 

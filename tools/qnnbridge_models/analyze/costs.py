@@ -90,7 +90,7 @@ def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
 
 
 def _with_bodies(cost: Cost, proto: Any, node: GraphNode, outer: ModelIndex, left: dict[str, int]) -> Cost:
-    """Add the computations and constants of a node's subgraphs. Their results are not counted."""
+    """Add the computations and constants of a node's subgraphs to its cost, but not the size of their results."""
     bodies = [_of_body(body, outer, left) for body in graphs.bodies_of(proto)]
     works = [sum([one.macs for one in body]) for body in bodies]
     guesses = [sum([one.guessed for one in body]) for body in bodies]

@@ -464,7 +464,7 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
-        # The node's own scale is wrong, regardless of its neighbours.
+        # Keep this verdict: the node's own scale is wrong.
         if verdicts[edge].place == "fails":
             continue
         # A node may belong to two operators: it runs on QNN if one of these does.

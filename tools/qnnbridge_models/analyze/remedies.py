@@ -241,7 +241,7 @@ def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
 def about_deciding_inputs(
     model: Any, path: Path, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str
 ) -> list[Advice]:
-    """Advise constants for inputs that decide which branches of If nodes run.
+    """Advise to replace inputs that decide which branches of If nodes run by constants.
 
     Args:
         dims: options that fix free dimensions.
@@ -278,7 +278,7 @@ def about_sizing_inputs(
     decided: Dimensions,
     dims: str,
 ) -> list[Advice]:
-    """Advise constants for inputs whose values are sizes, if the rules predict that QNN then supports more nodes.
+    """Advise to replace inputs whose values are sizes by constants, if QNN then supports more nodes.
 
     Args:
         path: path of the given model.
@@ -312,8 +312,8 @@ def about_sizing_inputs(
         Advice(
             fix_command(path, options_text(constants).strip(), dims),
             f"QNN supports fixed sizes only; the value of {names} is the size of {results_text(list(results))}. "
-            f"The rules predict {on_qnn} of {live} nodes on the NPU with a constant. The numbers are examples "
-            "that the model accepts: give the values that you use",
+            f"The rules predict {on_qnn} of {live} nodes on the NPU with a constant. The values in this command "
+            "are examples that the model accepts: replace them by the values that you use",
             cured,
             severity="sizes",
             code=_DECIDING,
@@ -430,7 +430,7 @@ def _about_sizes(
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    # All nodes with a free shape are of one kind, because the same sizes fix all of them.
+    # Treat all free shapes as the same objection, because the same sizes fix all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix

@@ -400,7 +400,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
         return None
     reason = f"{node.op} of float needs V{tables.FIRST_FLOAT_ARCH} or newer; this chip has V{context.arch}"
-    # `qnnbridge quantize` refuses a model that is already quantised.
+    # Do not suggest `qnnbridge quantize`, which refuses a model that is already quantised.
     if not context.view.operators.isdisjoint(tables.PAIRS):
         return reason, "quantise this operator like the others, or choose a newer chip with --soc-model"
     return reason

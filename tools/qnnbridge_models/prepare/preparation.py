@@ -191,7 +191,7 @@ def _in_code(value: str) -> str:
 
 
 def _as_code(name: str) -> str:
-    # Within backticks nothing can be escaped.
+    # Use backticks only for names without special characters: Markdown has no escapes within backticks.
     return f"`{name}`" if _PLAIN_PATH.fullmatch(name) else escaped(name)
 
 

@@ -31,7 +31,7 @@ US_PER_S: Final = 1e6
 
 # With fewer runs, the median would include one-time work of the first run.
 MIN_RUNS: Final = 3
-# If the slowest run takes this many times as long as the fastest, single figures are unreliable.
+# If the slowest run takes this many times as long as the fastest, the times of single runs are unreliable.
 WIDE_SPREAD: Final = 1.5
 
 
@@ -50,7 +50,7 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, 
         for call in recorded.calls
         if call.kind is CallKind.LOAD
     ]
-    # ONNX Runtime's initialization includes the time of QNN's calls.
+    # Subtract QNN's calls, because ONNX Runtime's initialization includes their time.
     rest_s = initialize_s - sum(phase.time_s for phase in qnn)
     return (
         LoadPhase("read the model file", parse_s),

@@ -397,7 +397,7 @@ def _node(event: dict[str, Any], name: str) -> NodeRun:
 
 
 def _count(text: object) -> int:
-    # ONNX Runtime writes these numbers as strings.
+    # ONNX Runtime's profile contains sizes as strings.
     return int(text) if isinstance(text, (str, int)) and str(text).isdecimal() else 0
 
 

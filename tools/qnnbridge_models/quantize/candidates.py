@@ -332,7 +332,7 @@ class CandidateChoice:
                     # Continue: the quantizer or ONNX Runtime may support the other candidates' types.
                     self.failed.append(f"{change}: {error.cause or error.message}")
                     continue
-                # Compare only the SNR: QNN places the same nodes like those of the default.
+                # Compare only the SNR: QNN's placement is the same, because the nodes are those of the default.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
             documented = self._as_documented(trial) if self._like_documented else None
@@ -346,7 +346,7 @@ class CandidateChoice:
         scores = {number: (True, one.db) for number, one in enumerate(found)}
         # QNN may reverse small differences, so all candidates near the best on the CPU are run on QNN.
         near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
-        # If only the default is near, no choice is needed; the final comparison runs the default on QNN.
+        # If only the default is near the best, skip QNN here: the final comparison runs the default on QNN.
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
             # Start with the best candidate on the CPU, in case the time runs out.

@@ -341,7 +341,7 @@ def _few(held_out: int, folds: FoldsReport | None) -> str:
 
 
 def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> list[str]:
-    """Return options that may help, the most promising first."""
+    """Return command-line options that may improve the model, the most promising first."""
     tries: list[str] = []
     if settings.activation_type in ("uint8", "int8", "int16"):
         tries.append("--activation-type uint16")

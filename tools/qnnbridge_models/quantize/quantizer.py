@@ -237,7 +237,7 @@ class _Work:
     def choose(self, original: Any, on_progress: OnProgress) -> _Chosen:
         """Choose the precision of each node.
 
-        Start from the options, and quantise branches of unlike magnitudes separately; then raise the precision
+        Start from the options, and quantise branches of different magnitudes separately; then raise the precision
         until the target is met.
         """
         index = precision.load_index(self.calibrated.path)
@@ -263,7 +263,7 @@ class _Work:
                 nodes = precision.made_by(index, name)
                 start = start.joined(Precision(frozenset(nodes)))
                 changes.append(
-                    f'output "{name}" has columns of unlike magnitudes that were not joined by a Concat: it is '
+                    f'output "{name}" has columns of very different magnitudes that no Concat joins: it is '
                     f"computed in float ({len(nodes)} nodes)"
                 )
         tried = self._tried(_LOOKED_AT if self.wished.target_snr is None else _TRIED)
@@ -327,8 +327,8 @@ class _Work:
         return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
-        """Return outputs whose columns have unlike magnitudes, for example pixels and scores, but were not joined
-        by a Concat.
+        """Return outputs whose columns have very different magnitudes, such as pixels and scores, without a
+        Concat.
         """
         expected = self.reference.expected
         stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
@@ -355,7 +355,7 @@ class _Work:
 
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
-    """Return report lines about what was skipped for lack of time, so that another run may choose differently."""
+    """Return report lines about folds and candidates that were skipped for lack of time."""
     lines = [f"chosen by the held-out samples only: the other {folds} folds would take too long"] if folds else []
     return [*lines, *(f"not tried for lack of time: {one}" for one in untried)]
 

@@ -360,7 +360,7 @@ class DivergenceSearch:
                         break
                     low = mark
             elif self._left() < _LEAST_S:
-                # The deadline stopped the session, which proves nothing about the nodes.
+                # Ignore the error: the deadline stopped the session, which proves nothing about the nodes.
                 self._error = None
                 break
             elif len(marks) > 1:

@@ -159,7 +159,7 @@ VALUE_TRAPS = (
 
 # Smallest positive float16 number (subnormal, so with reduced precision).
 _SMALLEST_HALF = 6e-8
-# Values are raised to this one, to exclude underflow: the simulator's float16 loses precision below 6.1e-5.
+# Minimum to which small values are raised to exclude underflow: the simulator's float16 is imprecise below 6.1e-5.
 _NO_UNDERFLOW = 1e-4
 _LARGE_SCORES = 1000.0
 
@@ -459,9 +459,9 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "resize",
-        "Resize uses pixels different from those that ONNX defines: nearest when reducing, several coordinate "
-        "modes, and linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by 1.4: cosine "
-        "0.987).",
+        "Resize uses pixels different from those that ONNX defines. Affected are nearest when reducing, several "
+        "coordinate modes, and linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by "
+        "1.4: cosine 0.987).",
         "Resize by integer factors, or resize outside of the model.",
         _saw_resize,
         _resized_plainly,

@@ -55,7 +55,7 @@ _EVERY = 7
 _WIDE_BYTES = 4
 # The lower 32 bits are 5, so the result shows whether the upper 32 bits were lost.
 BIG_INTEGER = 2**33 + 5
-# float16 represents 1e4 but not 1e5 (the limit is 65504); the square of 1e-5 becomes 0.
+# Extreme values: float16 represents LARGE, but not HUGE (its limit is 65504), and the square of TINY becomes 0.
 LARGE = 1e4
 HUGE = 1e5
 TINY = 1e-5

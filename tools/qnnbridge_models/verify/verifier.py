@@ -110,7 +110,7 @@ def verify_model(
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    # Refuse a too large model before counting its nodes.
+    # Refuse a model that is too large before counting its nodes.
     refuse_scanned(scan_model(path, count_nodes=False), COMMAND)
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
@@ -157,7 +157,7 @@ def verify_model(
         nodes=nodes,
         divergence=divergence,
         not_bisected=not_bisected,
-        # If a row already reports a trap, keep that row's evidence.
+        # Omit traps that a row already reports with its own evidence.
         node_traps=tuple(trap for trap in node_traps if trap.name not in shown),
         error=tried.error,
         cure=cure,
@@ -275,7 +275,7 @@ class CpuReference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """One model on the CPU and on QNN in a host."""
+    """Runs one model on the CPU and on QNN in a host."""
 
     model: Path
     scan: ModelScan
@@ -470,7 +470,7 @@ class _Work:
         """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        # To show a wrong IsNaN, use inputs with NaN. They differ from the first node on, so examine the IsNaN only.
+        # Only inputs with NaN show a wrong IsNaN. With NaN all results differ, so examine only the IsNaN.
         if is_nan:
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
