@@ -46,8 +46,8 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-# From this number of unused constants on, rewriting the model without them takes less time than ONNX Runtime needs to
-# remove them.
+# From this number of unused constants on, rewriting the model without them takes less time than ONNX Runtime needs
+# to remove them.
 _MANY_CONSTANTS: Final = 1000
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."

@@ -260,8 +260,7 @@ def about_deciding_inputs(
         Advice(
             fix_command(path, options.strip(), dims),
             f"QNN does not support If; {names} decides which branch of {labels} runs. With a constant, only one "
-            "branch is left. The value in this command is an example from the model: replace it by the value that "
-            "you use",
+            "branch is left. The value in this command is an example from the model: give your own value instead",
             tuple(branching),
             severity="sizes",
             code=_DECIDING,
@@ -313,7 +312,7 @@ def about_sizing_inputs(
             fix_command(path, options_text(constants).strip(), dims),
             f"QNN supports fixed sizes only; the value of {names} is the size of {results_text(list(results))}. "
             f"The rules predict {on_qnn} of {live} nodes on the NPU with a constant. The values in this command "
-            "are examples that the model accepts: replace them by the values that you use",
+            "are examples that the model accepts: give your own values instead",
             cured,
             severity="sizes",
             code=_DECIDING,
