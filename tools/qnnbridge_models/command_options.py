@@ -416,7 +416,7 @@ class PrepareOptions:
         tuple[str, ...], typer.Option(metavar="REWRITE", help="Skip this rewrite. May be repeated.")
     ] = ()
     quantize: Annotated[bool, typer.Option("--quantize", help="Quantise the model; needs --calibration.")] = False
-    # These settings are not options of `prepare`; they come from the table [quantize] of the --config file.
+    # `prepare` has no options for these settings: they come from the table [quantize] of the --config file.
     quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings, metadata=APART)
     calibration: Calibration = ()
     inputs: Inputs = ()

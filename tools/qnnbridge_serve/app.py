@@ -275,7 +275,7 @@ class InferenceService:
         return self._statistics.setdefault(name, ModelStatistics()).document(name, version)
 
     async def status(self, request: Request) -> Response:
-        # Read these figures here and not in the worker, because only the event loop may read them.
+        # Read the statistics here and not in the worker, because only the event loop may read them.
         rows = {name: one.row() for name, one in self._statistics.items()}
         return json_answer(await self._meters.do(functools.partial(self._status, rows)))
 
@@ -526,8 +526,8 @@ def make_app(
     guard = service.figures.measured(Guard(app, token, origins, PAGE_FILES if page else ()))
     if not origins:
         return guard
-    # This middleware answers preflight requests, and allows the scripts of these pages to read answers. It is the
-    # outermost one, because a preflight request has no token and must be answered before `Guard` requires one.
+    # CORSMiddleware answers preflight requests, and lets scripts of the allowed origins read answers. It must be
+    # the outermost middleware, because preflight requests have no token, which `Guard` would require.
     return CORSMiddleware(
         guard, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"], expose_headers=["*"]
     )

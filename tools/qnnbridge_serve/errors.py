@@ -53,7 +53,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.Cancelled, 503),
     (errors.HostError, 503),
     (errors.ProtocolDesync, 503),
-    # These classes come before ModelError, from which they are derived.
+    # Subclasses of ModelError come before ModelError, because the first match counts.
     (errors.PromptRefused, 400),
     (errors.GenerationUnsupported, 400),
     (errors.ModelError, 503),

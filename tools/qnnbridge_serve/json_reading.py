@@ -458,7 +458,7 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
             raise wrong(f"{where}: a number is too large for FP32.") from None
         return
     limits = np.iinfo(dtype)
-    # numpy before 2.0 converts negative numbers to large unsigned ones.
+    # Check for negative numbers first: numpy before 2.0 converts them to large unsigned numbers without an error.
     wide: type[np.uint64 | np.int64] = np.uint64 if limits.max > np.iinfo(np.int64).max else np.int64
     try:
         if wide is np.uint64 and numbers and min(numbers) < 0:

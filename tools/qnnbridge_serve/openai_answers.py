@@ -250,7 +250,7 @@ class AnswerForm:
             return {"logprobs": None}
         if self._is_chat:
             return {"logprobs": {"content": [score_document(one) for one in scores], "refusal": None}}
-        # Tokens that are parts of a character may have the same text; the most likely one is kept.
+        # Tokens that are parts of a character may have the same text; keep the most likely token.
         top = [{text: finite(value) for text, value in reversed(one.top)} for one in scores]
         return {
             "logprobs": {
@@ -519,7 +519,7 @@ class _Scores:
         stream = self._stream
         new = stream.logprobs[self._used :]
         if not (last and stream.finish_reason == "length"):
-            # Omit tokens after the text: an end token, a stop text, or a possible beginning of one.
+            # Omit tokens after the text: an end token, a stop text, or what may become a stop text.
             with contextlib.suppress(StopIteration):
                 new = new[: next(i for i, one in enumerate(new) if one.offset >= len(stream.text))]
         if not new:

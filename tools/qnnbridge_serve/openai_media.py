@@ -225,7 +225,7 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
     except Exception:  # noqa: BLE001 - decoders raise any error for invalid files
         kinds = ", ".join(FORMATS)
         raise wrong(f"{where}: the picture cannot be decoded. It has to be one of {kinds}.", where) from None
-    picture.info.clear()  # otherwise a colour profile would be written, too
+    picture.info.clear()  # drop metadata such as a colour profile
     stream = io.BytesIO()
     picture.save(stream, "PNG", compress_level=1)
     return stream.getvalue(), width * height

@@ -344,7 +344,7 @@ def grammar_of(form: CallForm, use: ToolUse) -> str:
     item, key = form.separators
     style = {"x-guidance": {**COMPACT["x-guidance"], "item_separator": item, "key_separator": key}}
     called = " | ".join(
-        # The schema comes last, so that its own `x-guidance` counts.
+        # The schema comes last, so that its own `x-guidance` overrides the default.
         f"{_literal(one.name + form.between)} %json {json.dumps({**style, **one.schema})}"
         for one in use.functions
     )

@@ -204,7 +204,7 @@ class Registry(Generic[Loaded]):
         return failed
 
     def close(self) -> None:
-        """Close all models, even those that requests still use. A running load closes its model itself."""
+        """Close all models, even those that requests still use. `_load` closes a model that is being loaded."""
         with self._lock:
             self._closed = True
             current = [entry.current for entry in self._entries.values() if entry.current is not None]

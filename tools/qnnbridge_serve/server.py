@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
-# This time must be longer than load balancers keep idle connections, because they would otherwise send requests on
-# a connection that the server is closing.
+# Idle time after which a connection is closed. Load balancers must close idle connections earlier: otherwise they
+# may send a request on a connection that the server is closing.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 

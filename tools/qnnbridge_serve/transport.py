@@ -403,7 +403,7 @@ class _Silence:
 
     def was_too_long(self) -> bool:
         """Return whether this timer cancelled the task, and the server did not cancel it as well."""
-        # If a cancellation remains, the server has cancelled the task, too, and its cancellation must take effect.
+        # A cancellation that remains comes from the server, and must take effect.
         uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
         return self._too_long and (uncancel is None or uncancel() == 0)
 

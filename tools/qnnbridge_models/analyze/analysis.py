@@ -374,7 +374,7 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    # A known fault from the table explains more than the error message.
+    # Report a known fault instead of the error message, which explains less.
     known = [one.why for one in analysis.advice if one.code == KNOWN_WRONG and one.severity == "fails"]
     causes = [*known, error.cause or ""] if error is not None else []
     pairs += [("because", cause) for cause in causes[:1] if cause]

@@ -467,7 +467,7 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         # Keep this verdict: the node's own scale is wrong.
         if verdicts[edge].place == "fails":
             continue
-        # A node may belong to two operators: it runs on QNN if one of these does.
+        # A node may belong to two operators: it runs on QNN if one of the operators does.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):

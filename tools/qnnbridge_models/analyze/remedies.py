@@ -39,8 +39,8 @@ _MOST_EXPONENT: Final = 690
 # Maximum number of kinds of objections for which the effect on the number of parts is computed. Each computation
 # traverses the graph.
 _MOST_TRIED = 40
-# Maximum total number of nodes in these traversals; 100,000 nodes take a tenth of a second. Models of up to 10,000
-# nodes get all traversals.
+# Maximum number of nodes to traverse in total: 100,000 nodes take a tenth of a second. Models of up to 10,000 nodes
+# get all traversals.
 _MOST_WALKED = 400_000
 # Sizes to try for free dimensions, except for axis 0 (the batch), which gets 1. Trying a size takes as long as
 # applying all rules.
@@ -281,7 +281,7 @@ def about_sizing_inputs(
 
     Args:
         path: path of the given model.
-        verdicts: verdicts on the nodes; for a model with free dimensions, those after fixing the sizes.
+        verdicts: verdicts on the nodes, with fixed sizes if the model has free dimensions.
         sized: prediction with fixed sizes, for a model with free dimensions.
         decided: the sizes that the user gave.
         dims: options that fix free dimensions.

@@ -558,7 +558,7 @@ def wrong_numbers(
     """
     by_row: dict[tuple[str, str], list[KnownWrong]] = {}
     for one in (*known_wrong.find(view, rows), *inside):
-        # The table is about QNN only: a node on the CPU is computed correctly.
+        # Ignore nodes on the CPU, which computes them correctly: the table is about QNN only.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault((one.fault.name, one.inside), []).append(one)
     return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]

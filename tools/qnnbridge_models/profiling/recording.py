@@ -225,8 +225,8 @@ def _size(value: Any) -> int:
 
 # --- the files of a profiled run: ONNX Runtime's profile, QNN's profile, and QNN's trace ----------------------
 
-# Maximum size of a profile: a larger one contains thousands of runs, and a tenth of these runs has the same
-# medians.
+# Maximum size of a profile: a larger profile contains thousands of runs, and a tenth as many runs would give the
+# same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
 # File name of the trace, defined by the provider.

@@ -313,7 +313,7 @@ class CalibratedModel:
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
-                # Lack of memory is not an error of the model.
+                # Do not report a lack of memory as an error of the model.
                 raise
             except Exception as error:  # The quantizer raises KeyError, StopIteration, ValueError and others.
                 raise _failed(error) from error

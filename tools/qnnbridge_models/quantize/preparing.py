@@ -50,7 +50,7 @@ def prepare_as_documented(source: Path, folder: Path) -> Path:
         try:
             changed = qnn_preprocess_model(source, prepared)
         except MemoryError:
-            # Lack of memory is not an error of the model.
+            # Do not report a lack of memory as an error of the model.
             raise
         except Exception as error:  # fusions fail with various exceptions
             raise ModelError("onnxruntime cannot prepare this model for QNN.", cause=str(error)[:1000]) from error
@@ -206,7 +206,7 @@ def prepare(
                 f"masks of -{huge:g} or less changed to -{size:g} so that the scores keep their precision"
             )
             break
-    # Name the nodes last, so that nodes created by fusions get names, too.
+    # Name the nodes last, so that nodes created by fusions also get names.
     path = _named(_preprocessed(path, work), work)
     _refuse_changed(_differences(path, sample, expected, names))
     return PreparedModel(path, tuple(changes))

@@ -55,8 +55,8 @@ _FOLD_S = 4.0
 # SNR in dB that a model calibrated with all samples may lose. A range that is 10 % wider costs 0.8 dB, and keeps
 # larger values from being clipped. If the model stays good, a range that is a third wider is acceptable.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
-# In these operators data, updates and result have different scales, but QNN copies the integers without conversion,
-# which leaves 9 to 16 dB.
+# Operators to keep in float: their data, updates and result have different scales, but QNN copies the integers
+# without conversion, which leaves 9 to 16 dB.
 _WRONG_QUANTISED = ("ScatterElements",)
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"

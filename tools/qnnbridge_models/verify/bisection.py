@@ -364,7 +364,7 @@ class DivergenceSearch:
                 self._error = None
                 break
             elif len(marks) > 1:
-                # QNN cannot create a session for one of these cuts; test them one at a time from now on.
+                # QNN cannot create a session for several cuts at once, so test one cut at a time from now on.
                 at_once = 1
             elif self._is_the_failure():
                 high = marks[0]

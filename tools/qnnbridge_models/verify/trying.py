@@ -87,7 +87,7 @@ class FixedSizes:
         return Dimensions({}, dict(self.by_axis))
 
     def of(self, inputs: Iterable[NodeInfo]) -> list[NodeInfo]:
-        """Return the inputs with these sizes."""
+        """Return the inputs with their free dimensions replaced by the sizes."""
         return [
             dataclasses.replace(
                 node,
@@ -589,9 +589,9 @@ def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple
 def verdicts_on(
     prepared: TrialSet, found: Mapping[str, Sequence[Any]], kinds: Sequence[InputKind]
 ) -> tuple[OutputVerdict, ...]:
-    """Return the verdict on each output over the sets of these kinds for which CPU and QNN returned results.
+    """Return the verdict on each output over the sets of these kinds with results from both CPU and QNN.
 
-    The result is empty if `kinds` contains "given" and there is no such set.
+    Return an empty tuple if `kinds` contains "given", but no set has results from both.
     """
     trials = [
         trial
