@@ -428,7 +428,7 @@ def _with_words(text: bytes) -> list[float]:
             if not np.isin(signs[neighbours], np.frombuffer(allowed + _SPACE, np.uint8)).all():
                 raise ValueError("NaN or Infinity is part of a number")
         places = np.searchsorted(commas, begins)
-        # The number that replaced the word has the word's sign.
+        # Take the sign from the number that replaced NaN or Infinity.
         numbers[places] = np.copysign(value, numbers[places])
     return list(numbers.tolist())
 

@@ -218,7 +218,7 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
                     where,
                 )
             opened.seek(0)
-            # Cameras record the orientation in the file's EXIF data, which the PNG does not contain.
+            # Rotate the picture: cameras record the orientation as EXIF data, which the PNG does not contain.
             picture = _flat(_upright(opened))
     except Refused:
         raise

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 PARTS_PER_TURN: Final = 16
 # Number of chunks of any size that a body may have.
 FEW_CHUNKS: Final = 512
-# Minimum average size in bytes of all further chunks.
+# Minimum average size in bytes of the chunks beyond `FEW_CHUNKS`.
 CHUNK_BYTES: Final = 64
 # How long a client may leave sent bytes unread.
 STALL_TIMEOUT_S: Final = 30.0

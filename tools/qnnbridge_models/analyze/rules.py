@@ -198,7 +198,7 @@ def _if(node: GraphNode, context: RuleContext) -> Objection:
     # QNN places a branch together with its If, so one unsupported operator keeps the whole If on the CPU.
     for op in node.inner_ops:
         if op not in REGISTERED and op not in REPLACED and op != "Constant":
-            return f"one of its branches contains {op}, which QNN does not support"
+            return f"a branch of the If contains {op}, which QNN does not support"
     return None
 
 
@@ -213,9 +213,7 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _standalone(node: GraphNode, context: RuleContext) -> Objection:
-    """Judge a Quantize or Dequantize that is not part of a quantised operator; others are judged with their
-    operator.
-    """
+    """Return an objection to a Quantize or Dequantize node outside of quantised operators."""
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
         return "QNN supports scales per channel only as part of a quantised operator"

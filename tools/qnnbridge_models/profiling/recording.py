@@ -492,7 +492,7 @@ def read_qnn(path: Path) -> tuple[QnnCall, ...]:
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         header = file.readline().rstrip("\r\n")
         if not header.startswith(_HEADER):
-            raise unusable(path, _QNN, "it does not start with the expected column names")
+            raise unusable(path, _QNN, "the file does not start with the expected column names")
         last = ""
 
         def lines() -> Iterator[str]:
@@ -504,7 +504,7 @@ def read_qnn(path: Path) -> tuple[QnnCall, ...]:
         calls, rest = _calls(_rows(lines(), with_sources=header.endswith(",ONNX Source Ops")))
     # A process that crashed leaves an incomplete call, or an incomplete line.
     if rest or (last and not last.endswith("\n")):
-        raise unusable(path, _QNN, "it ends in the middle of a call")
+        raise unusable(path, _QNN, "the file ends in the middle of a call")
     return _without_repeats(calls)
 
 

@@ -444,7 +444,7 @@ def _shapes_of(index: ModelIndex, names: Sequence[str], sample: Feeds) -> list[t
 
 
 def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> Any:
-    """Run the tail of an output with these values for its branches."""
+    """Run the nodes of an output's tail on the given values of its branches."""
     from onnx import TensorProto, helper
 
     nodes = [node for node in index.protos if node.name in joined.tail]

@@ -327,9 +327,7 @@ class _Work:
         return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
-        """Return outputs whose columns have very different magnitudes, such as pixels and scores, without a
-        Concat.
-        """
+        """Return outputs with columns of very different magnitudes (pixels and scores) that no Concat joins."""
         expected = self.reference.expected
         stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
         return [

@@ -464,8 +464,8 @@ class DivergenceSearch:
         reasons = self._faults(names, expected, answer)
         if not reasons:
             words = (
-                "right when it runs alone on the CPU's values: it amplifies an earlier error, or QNN fuses it "
-                "with other nodes"
+                "the node alone is right on the CPU's values: it amplifies an earlier error, or QNN fuses it with "
+                "other nodes"
             )
             return NodeAlone(True, words), ()
         at = self.cutter.described(place, values, dict(zip(names, expected, strict=True)))
@@ -477,7 +477,7 @@ class DivergenceSearch:
             )
             if change is not None:
                 proven.append(traps.proven(trap, label_of(self.cutter.nodes[place], place), seen, change))
-        return NodeAlone(False, f"also wrong when it runs alone on the CPU's values: {reasons[0]}"), tuple(proven)
+        return NodeAlone(False, f"the node alone is also wrong on the CPU's values: {reasons[0]}"), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
         """Return whether the error disappears after the change."""
