@@ -58,9 +58,9 @@ def test_a_tensor_without_elements_is_read_up_to_a_limit(text: bytes, datatype: 
     element = ElementType.FLOAT if datatype == "FP32" else ElementType.STRING
     spec = TensorSpec("x", element, (-1, -1, -1))
     assert to_value(GivenTensor("x", datatype, (2, 0, 1000), text, None), spec).shape == (2, 0, 1000)  # type: ignore[union-attr]
-    with pytest.raises(Refused, match="is empty, and its other sizes"):
+    with pytest.raises(Refused, match="has no elements, and the product of its other sizes"):
         to_value(GivenTensor("x", datatype, (2, 0, 10**8), text, None), spec)
-    with pytest.raises(Refused, match="is empty, and its other sizes"):
+    with pytest.raises(Refused, match="has no elements, and the product of its other sizes"):
         to_value(GivenTensor("x", datatype, (2, 0, 10**8), None, memoryview(b"")), spec)
 
 
@@ -172,7 +172,7 @@ def test_an_unread_answer_releases_its_share_of_memory_for_other_requests(monkey
     with admission.enter() as another, pytest.raises(Busy):
         another.take(500)  # both have just started
     now[0] += transport.IDLE_S
-    read.taken_on()
+    read.note_progress()
     with admission.enter() as another:
         another.take(500)
         assert ended == ["unread"]
@@ -216,8 +216,8 @@ class Waiting:
 def test_a_connection_is_aborted_if_the_client_reads_nothing_of_an_answer() -> None:
     transport: Any = Waiting(100)
     watch = pacing.StallWatch(transport, transport)
-    watch.look()
-    watch.look()
+    watch.start()
+    watch.start()
     assert len(transport.timers) == 1
     for size in (90, 150, 149):
         transport.size = size
@@ -231,12 +231,12 @@ def test_a_connection_is_aborted_if_the_client_reads_nothing_of_an_answer() -> N
 def test_a_connection_is_not_watched_after_its_answer_was_read() -> None:
     transport: Any = Waiting(100)
     watch = pacing.StallWatch(transport, transport)
-    watch.look()
+    watch.start()
     transport.size = 0
     transport.go_on()
     assert not transport.aborted
     assert not transport.timers
-    watch.look()
+    watch.start()
     assert not transport.timers
 
 

@@ -338,7 +338,7 @@ def test_a_model_without_an_attention_mask_is_not_served_at_fixed_lengths(tmp_pa
     folder = write_encoder(tmp_path / "unmasked", masked=False)
     done = refused(*PRIVATE, "--embed", f"m={folder}", "--bucket", "m:length=4,8")
     assert done.returncode == 2
-    assert "takes no attention_mask" in done.stderr
+    assert "has no input attention_mask" in done.stderr
     assert list(BatchShapes((), (), 9, masked=False).plan([3, 2, 3])) == [([1], 1, 2), ([0, 2], 2, 3)]
 
 

@@ -385,7 +385,7 @@ class Endless(openai_endpoints.WorkedAnswer):
 
     def _make(self, turn: Any, sums: dict[str, float]) -> Any:
         while not self._cancellation.terminate:
-            self._tell(Piece(0, "piece" * 10_000))
+            self._emit(Piece(0, "piece" * 10_000))
             time.sleep(0.001)
         raise Cancelled("cancelled")
 

@@ -607,7 +607,7 @@ def test_a_branch_that_the_sizes_rule_out_gets_no_separate_advice(tmp_path: Path
     )
     (advice,) = offline(made, tmp_path).advice
     assert "fixed sizes alone are enough: the rules predict that all 3 nodes run on the NPU" in advice.why
-    assert "The sizes decide which branch of choice runs, and untaken-branches does not change that" in advice.why
+    assert "The sizes decide which branch of choice runs; the command removes the other" in advice.why
     fixed = fix_model(tmp_path / "m.onnx", tmp_path / "fixed.onnx", dims={"N": 2})
     assert "untaken-branches" in [step.rewrite for step in fixed.steps]
     assert analyze_model(tmp_path / "fixed.onnx", offline=True).advice == ()

@@ -154,12 +154,12 @@ def test_the_text_output_has_tables_and_bars(parts: Path) -> None:
         "level basic, 2 runs",
         "QNN compiles part 1",
         "One run:",
-        "bridge: the way to the host and back",
+        "bridge: transfer to the host and back",
         "Parts on QNN: 2",
         "relu, square",
         "Nodes on the CPU: 1",
         "host and QNN, part 2",
-        "The level basic has no times of operators",
+        "The level basic records no operator times",
         "do not apply to an NPU",
     ):
         assert words in result.stdout, words

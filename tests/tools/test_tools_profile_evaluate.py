@@ -229,7 +229,7 @@ def test_times_of_the_simulator_have_a_note_that_they_do_not_apply_to_an_npu(hos
 
 
 def test_the_level_basic_names_the_level_that_shows_operators(host: HostInfo) -> None:
-    assert any("--level detailed has" in note for note in evaluate(recorded("basic", host)).notes)
+    assert any("--level detailed records" in note for note in evaluate(recorded("basic", host)).notes)
 
 
 def test_the_document_is_json_and_complete(detailed: ProfileResult) -> None:

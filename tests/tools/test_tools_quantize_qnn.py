@@ -127,7 +127,7 @@ def test_a_host_that_cannot_be_started_does_not_undo_the_result(tmp_path: Path) 
     assert "Fix:" in result.stderr
     assert "Traceback" not in result.stderr
     assert (tmp_path / "q.onnx").exists()
-    assert "Quantised against float" in result.stdout
+    assert "Quantised model compared with the float model" in result.stdout
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 24), (1, 8, 6, 5)], ids=["time", "picture"])

@@ -32,22 +32,23 @@ Verdict = Literal["exact", "good", "fair", "poor", "useless", "not shown"]
 
 # SNR limits in dB, which correspond to a root mean square error of 1 %, 10 % and 32 % of the values.
 GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
-# Above this fraction an output is useless: wrong values that must be equal (e.g. class numbers), or values that are
-# NaN or infinite in only one of the results.
+# An output is useless if more than this fraction of its values is wrong: values that must be equal (e.g. class
+# numbers) and differ, or values that are NaN or infinite in only one of the results.
 USELESS_SHARE = 0.5
 # Values that vary over the samples by less than this fraction of their magnitude prove nothing about the model.
 _NEARLY_CONSTANT = 1e-3
-# If a constant output would reach this SNR in dB, the SNR of the values proves nothing, and the SNR of their
-# changes must be good.
+# If a constant output would reach this SNR in dB, the SNR of the values proves nothing. Such an output is good only
+# if the SNR of the changes between samples is good.
 _OF_A_CONSTANT_DB = 30.0
 # Verdicts from best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
-# An axis with more columns probably contains positions, and the worst of many positions is not significant.
+# Largest number of channels to judge one by one. A longer axis probably contains positions, and the worst of many
+# positions is not significant.
 _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
-# Number of samples judged together if a target must hold for all samples.
+# Number of samples judged together when every sample must reach an SNR target.
 _FOLD = 5
-# Number of axes of an output with classes (samples, rows, classes), where the largest value of a row is a decision.
+# Number of axes of a classifier's output (samples, rows, classes): the largest value of a row selects the class.
 _CLASSES_NDIM = 3
 
 
@@ -109,7 +110,7 @@ class Accuracy:
         if judged.snr_db < USELESS_DB:
             return "useless"
         if lost or judged.snr_db < FAIR_DB:
-            # The SNR does not cover values that are NaN or infinite in only one of the results.
+            # The SNR excludes values that are NaN or infinite in only one of the results, so it can be high here.
             return "poor"
         # Compute the SNR that a constant output would have, and from it the SNR of the changes.
         constant = -20 * math.log10(max(self.varies, 1e-10))
@@ -183,7 +184,7 @@ def lowest_of_folds(
 ) -> float:
     """Return the lowest SNR of any output in any group of five samples.
 
-    If all samples were judged together, loud samples would hide errors in quiet samples.
+    If all samples were judged together, samples with large values would hide errors in the others.
     """
     lowest = [
         lowest_snr(measure(names, [expected[n] for n in fold], [found[n] for n in fold], groups))
@@ -256,7 +257,7 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
         if a.shape != b.shape:
             judged = judge(a, b, "quantized")
             reason = (
-                f"{judged.reason}: the output's length depends on values, one of which may have crossed a threshold"
+                f"{judged.reason}: the output's length depends on values, and a value may have crossed a threshold"
             )
             return OutputAccuracy(Accuracy(name, dataclasses.replace(judged, reason=reason)))
     # Samples of different shapes have no columns in common, so join all values into one array.
@@ -291,7 +292,7 @@ def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
 
 
 def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> Accuracy:
-    """Compare the expected and found values of the same elements."""
+    """Return the accuracy of the found values of an output or column group."""
     judged = judge(expected, found, "quantized", whole=True)
     if expected.ndim != _CLASSES_NDIM:
         # Without a class axis, the largest value of a row is not a decision.
@@ -318,9 +319,7 @@ def _changes(expected: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> npt.ND
 
 
 def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
-    """Judge each channel of feature maps and sequences (the axis after samples and batch), except silent
-    channels.
-    """
+    """Return the accuracy of the worst channel of feature maps or sequences (axis 2), ignoring silent channels."""
     if (
         a.ndim < 4
         or a.dtype.kind != "f"
@@ -329,9 +328,9 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     ):
         return None
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
-    # Skip channels with less than 1e-4 of the largest energy, which is 40 dB lower.
+    # Skip channels whose energy is more than 40 dB below the largest.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    # Judge a channel as rows of a single column, because no decision is made within it.
+    # Reshape each channel to one column, so that `accuracy_of` does not compare the largest value of each row.
     each = [
         accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
         for number in loud
@@ -340,9 +339,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
 
 
 def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
-    """Return columns of unlike magnitudes (pixel coordinates and scores) that do not come from separate
-    branches.
-    """
+    """Group the columns by magnitude, for example pixel coordinates and scores that one branch computes."""
     groups = []
     for columns in unlike_columns(a, leading=1):
         mine = np.zeros(a.shape[columns.axis], bool)

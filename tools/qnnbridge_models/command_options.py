@@ -114,7 +114,7 @@ class QuantizeSettings:
     ] = None
     method: Annotated[
         Method,
-        typer.Option(help="Calibration method: how ranges follow from the samples."),
+        typer.Option(help="Calibration method: how to compute ranges from the samples."),
     ] = "minmax"
     percentile: Annotated[
         float, typer.Option(metavar="P", help="For --method percentile: percentage of values inside the range.")
@@ -163,9 +163,9 @@ class QuantizeSettings:
         if weight_type not in _RUNS[self.activation_type]:
             raise OptionError(
                 f"QNN cannot run {self.activation_type} activations with {weight_type} weights.",
-                cause=f"In tests QNN refused Conv or MatMul of such a model. With {self.activation_type} "
-                f"activations it supports {', '.join(_RUNS[self.activation_type])}.",
-                fix="Omit both types to use the defaults, or choose from that list.",
+                cause=f"In tests QNN refused Conv or MatMul with these types. With {self.activation_type} "
+                f"activations it supports {', '.join(_RUNS[self.activation_type])} weights.",
+                fix="Omit both types to use the defaults, or choose a supported weight type.",
             )
         signed = not weight_type.startswith("u")
         self._refuse_scales(weight_type, signed)
@@ -266,7 +266,7 @@ class QnnCheckCommand:
         bool | None,
         typer.Option(
             "--check-qnn/--no-check-qnn",
-            help="Also run the result on QNN: where its nodes run, what differs. Default: if QNN is available.",
+            help="Also run the result on QNN: report placement and differences. Default: if QNN is available.",
         ),
     ] = None
     provider_options: QnnOptions = dataclasses.field(default_factory=dict)
@@ -314,7 +314,7 @@ def settings_of_file(context: Any) -> QuantizeSettings:
     table, _ = command_line.table_of(context, "quantize")
     given: dict[str, Any] = {}
     for name, hint in typing.get_type_hints(QuantizeSettings).items():
-        # The field's name ends with its unit, the option's does not.
+        # The field's name ends with its unit; the option's name does not.
         key = name.removesuffix("_s").replace("_", "-")
         if key not in table:
             continue
@@ -373,7 +373,7 @@ class EvaluateOptions:
     inputs: Annotated[
         tuple[Path, ...],
         typer.Option(
-            "--input", metavar="PATH", help="Samples: a folder of .npz or .npy files, or one. Repeatable."
+            "--input", metavar="PATH", help="Samples: an .npz or .npy file, or a folder of them. Repeatable."
         ),
     ] = ()
     expected: Annotated[
@@ -416,7 +416,7 @@ class PrepareOptions:
         tuple[str, ...], typer.Option(metavar="REWRITE", help="Skip this rewrite. May be repeated.")
     ] = ()
     quantize: Annotated[bool, typer.Option("--quantize", help="Quantise the model; needs --calibration.")] = False
-    # These settings are not options of `prepare`; they come from the table [quantize] of the --config file.
+    # `prepare` has no options for these settings: they come from the table [quantize] of the --config file.
     quantizing: QuantizeSettings = dataclasses.field(default_factory=QuantizeSettings, metadata=APART)
     calibration: Calibration = ()
     inputs: Inputs = ()
@@ -426,7 +426,7 @@ class PrepareOptions:
     timeout_s: Annotated[
         float,
         typer.Option(
-            "--timeout", min=0, metavar="S", help="Seconds to compile for one chip, and for each other call."
+            "--timeout", min=0, metavar="S", help="Time limit in seconds of each compilation and each other call."
         ),
     ] = 1800.0
     host_python: HostPython = None

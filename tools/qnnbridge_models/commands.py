@@ -129,7 +129,7 @@ def fix(
         bool, typer.Option("--list", callback=_show_rewrites, is_eager=True, help="List the rewrites and exit.")
     ] = False,
 ) -> None:
-    """Rewrite a model so that QNN supports it. Fixed shapes, known traps, operators that QNN lacks."""
+    """Rewrite a model so that QNN supports it. Fix its shapes, and replace wrong and unsupported operators."""
     from qnnbridge_host.cache.measured import right_on_this_npu
     from qnnbridge_host.machine import installed_versions
     from qnnbridge_host.rewrite.fixer import fix_model
@@ -180,7 +180,7 @@ def optimize(
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
 
-    # Check this here, because below the model may be a copy with constants.
+    # Compare the user's paths here: below, `on_copy` may be a temporary copy.
     if target.exists() and model.exists() and target.samefile(model):
         raise OptionError("OUT is the same file as MODEL.", fix="Give another file: MODEL is never changed.")
     with ShownProgress() as progress, sizes.of(model) as (on_copy, left):
@@ -209,7 +209,7 @@ def prepare(
     _config: Config = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prepare a model for shipping: rewritten, compiled, verified. Optionally quantised; with a report."""
+    """Rewrite, compile and verify a model for shipping. Quantise it if requested, and write a report."""
     from qnnbridge_models.prepare import preparation
     from qnnbridge_models.prepare.preparer import prepare_model
 
@@ -222,7 +222,7 @@ def prepare(
 
 @command
 def profile(request: ProfileRequest) -> None:
-    """Show where the time goes. Loading, each part and operator on QNN, the CPU, transfers, the bridge."""
+    """Show where a model's time goes. Measure loading, each part and operator on QNN, CPU nodes and transfers."""
     from qnnbridge_models.profiling import evaluate, page, recording, report
     from qnnbridge_models.progress import ShownProgress
 
@@ -343,7 +343,7 @@ def evaluate(
     overwrite: OverwriteFile = False,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a model over samples. On the CPU, on QNN and quantised, in one table.
+    """Evaluate a model over samples. Compare the CPU, QNN and quantised models in one table.
 
     With --calibration the model is also quantised with default settings. Exit code 1 if a row fails or is useless.
     """

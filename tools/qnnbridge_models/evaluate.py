@@ -291,7 +291,7 @@ _FORM = "Give --metric FILE.py:FUNC, with def FUNC(outputs, samples) that return
 def load_metric(text: str) -> Metric:
     """Load a metric given as `metrics.py:accuracy`; the default function name is `metric`. Raise `OptionError`."""
     file, colon, name = text.rpartition(":")
-    # The colon of a drive does not separate a function name: C:\metrics.py.
+    # The colon after a drive letter does not separate a function name: C:\metrics.py.
     if not colon or not file.endswith(".py"):
         file, name = text, "metric"
     path = Path(file)
@@ -380,7 +380,7 @@ def evaluate_model(
     with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
         named = [(path.name, _sized(path, dims, work / "model"))]
-        # Quantised models either have fixed sizes already, or accept the original's sizes.
+        # Accept quantised models with fixed sizes, and set the original's sizes in all others.
         for number, one in enumerate(options.quantized):
             there = files.existing_model(one)
             named.append((one.name, _sized(there, dims, work / f"quantized{number}", may_be_fixed=True)))
@@ -460,7 +460,7 @@ def _evaluated(
         if provider == "cpu":
             seconds = _as_applications(host, model, settings, samples) or seconds
     except NO_FINDING:
-        # These errors are not caused by the model, and would occur in each further row.
+        # Raise errors that the model does not cause: all further rows would fail as well.
         raise
     except BridgeError as error:
         return EvaluatedRow(label, provider, error=error), None
@@ -506,9 +506,7 @@ def _as_applications(
 
 @contextlib.contextmanager
 def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -> Iterator[ProviderSession]:
-    """Open the whole model on QNN if possible, because with a fallback ONNX Runtime leaves the ends of the model on
-    the CPU.
-    """
+    """Open a session, if possible without a fallback: with it, ONNX Runtime runs the model's ends on the CPU."""
     with contextlib.ExitStack() as stack:
         try:
             session = stack.enter_context(opened(host, model, provider, settings, fallback="error"))

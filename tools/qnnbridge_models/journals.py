@@ -46,9 +46,9 @@ JOURNAL_NAME = PREPARE_JOURNAL
 LOCK_NAME = ".qnnbridge-prepare.lock"
 SCHEMA = 1
 # Files that exist only if all steps are finished, so they are removed before a step runs.
-SAYS_ALL_IS_THERE = ("manifest.json", "report.md")
-# Prefix of the folders in which our tools create files.
-_LEFT_BEHIND = ".qnnbridge-"
+COMPLETION_FILES = ("manifest.json", "report.md")
+# Prefix of the tools' temporary folders.
+_TEMPORARY = ".qnnbridge-"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class JournalEntry:
 
     def to_plain(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
-        # Files of released versions contain the key under this name.
+        # Keep the field's name in journals of released versions.
         plain["told"] = plain.pop("document")
         return plain
 
@@ -106,7 +106,8 @@ class PrepareJournal:
                 cause=f"{self._source_name} is a different model.",
                 fix="Give another folder, or remove this folder.",
             )
-        # The files of an entry are removed with it. A damaged journal must not remove files outside of the folder.
+        # Drop entries with files outside of the folder: removing an entry removes its files, and a damaged journal
+        # must not remove other files.
         self._entries = {
             name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
         }
@@ -121,7 +122,7 @@ class PrepareJournal:
     def begin(self, step: str) -> None:
         """Remove the results of a step before it runs, so that outdated files are never shipped."""
         # Remove these files first, so that the folder does not look finished if this process is killed.
-        for name in SAYS_ALL_IS_THERE:
+        for name in COMPLETION_FILES:
             (self.folder / name).unlink(missing_ok=True)
         self._forget(step)
         self.write()
@@ -134,8 +135,8 @@ class PrepareJournal:
         self.write()
         return self._entries[step]
 
-    def look_again(self, step: str) -> None:
-        """Record the files of a step again, after a later step changed one of these."""
+    def record_again(self, step: str) -> None:
+        """Record a step's files again after a later step has changed one of them."""
         entry = self._entries[step]
         records = tuple(FileRecord.of(self.folder, record.name) for record in entry.files)
         self._entries[step] = dataclasses.replace(entry, files=records)
@@ -236,7 +237,7 @@ def _sweep(folder: Path) -> None:
         if not place.is_dir():
             continue  # the folder was inside a folder that has been removed
         for path in place.iterdir():
-            if path.is_dir() and not path.is_symlink() and path.name.startswith(_LEFT_BEHIND):
+            if path.is_dir() and not path.is_symlink() and path.name.startswith(_TEMPORARY):
                 if not _is_in_use(path):
                     shutil.rmtree(path, ignore_errors=True)
             elif path.name.startswith(TEMPORARY):
@@ -273,7 +274,6 @@ class AnswerJournal:
     """
 
     def __init__(self, what: Mapping[str, Any]) -> None:
-        # Values that JSON does not support are converted to strings (`default=str`) in the key.
         text = json.dumps(what, sort_keys=True, default=str)
         self._folder = state_dir() / _FOLDER / hashlib.sha256(text.encode()).hexdigest()[:32]
         _drop_old(self._folder.parent)

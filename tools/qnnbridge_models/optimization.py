@@ -46,8 +46,8 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-# With at least this many unused constants, ONNX Runtime takes longer to process them than writing a model without
-# them takes.
+# From this number of unused constants on, rewriting the model without them takes less time than ONNX Runtime needs
+# to remove them.
 _MANY_CONSTANTS: Final = 1000
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."
@@ -117,7 +117,7 @@ def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, i
             f"The result contains operators of ONNX Runtime that QNN cannot run: {counts}. "
             f"Use --level {DEFAULT_LEVEL} for QNN."
         )
-    # com.microsoft.nchwc: the size of the weight blocks is the vector width of this processor.
+    # Operators of com.microsoft.nchwc need weights in blocks of this processor's vector width.
     if any("nchwc" in op for op in foreign):
         warnings.append(
             "The weights are arranged for this machine's CPU; on other machines the model may be slow or fail to "
@@ -159,7 +159,7 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
         passed_through=True,
         bytes_before=total_size([source, *(source.parent / name for name in beside)]),
         bytes_after=total_size([target, *(target.parent / name for name in beside)]),
-        changes=(f"passed through unchanged: it is a compiled EPContext artifact made by {providers}",),
+        changes=(f"copied unchanged: the model was compiled by {providers}",),
         warnings=tuple(warnings),
     )
 
@@ -375,7 +375,7 @@ def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) ->
         names = optimizers.harmful(is_right, optimizers.optimizers_of(level))
         if not names:
             raise
-        # The error has evidence only if the result can be loaded but computes different values.
+        # An error with evidence means different values; an error without means that the result cannot be loaded.
         what = error.evidence[0] if error.evidence else (error.cause or error.message).rstrip(".")
         does, model = ("changes", "what the model computes") if error.evidence else ("breaks", "the model")
     return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was disabled: {what}."
@@ -424,7 +424,7 @@ def _finish(result: Any, original: Any, path: Path) -> list[str]:
     """
     import onnx
 
-    # ONNX Runtime declares all domains that it supports in the file, including unused ones.
+    # Remove unused domains, which ONNX Runtime also declares in the file.
     graphs.trim_opsets(result, original)
     casts = strip_inserted_casts(result, original)
     onnx.save_model(result, os.fspath(path))

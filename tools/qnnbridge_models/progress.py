@@ -24,7 +24,7 @@ LINES_PER_STAGE = 10
 
 
 def ignore(stage: str, done: int, total: int) -> None:
-    """Ignore progress."""
+    """Do not report progress: the default callback."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Phases:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Let calls of `phase` in this thread add to these phases."""
+        """Within this context, add the times that `phase` measures in this thread to this object."""
         token = _phases.set(self)
         try:
             yield

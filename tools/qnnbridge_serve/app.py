@@ -28,7 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import BridgeError, DeadlineExceeded
 from qnnbridge_serve import transport
-from qnnbridge_serve.errors import Refused, in_words, load_refused, wrong
+from qnnbridge_serve.errors import Refused, error_text, load_refused, wrong
 from qnnbridge_serve.http_protocol import (
     ROUTE,
     AnsweredEndpoint,
@@ -75,7 +75,7 @@ class ServeMetrics:
         )
         self._times = Histogram(
             "qnnbridge_http_request_duration_seconds",
-            "From the head of a request to the end of its answer.",
+            "Time from the head of a request to the end of its answer.",
             ("route",),
             unit="seconds",
             buckets=_BOUNDS,
@@ -156,10 +156,10 @@ class HostProbe:
         try:
             self._host.ping(ANSWER_TIMEOUT_S)
         except DeadlineExceeded:
-            # A busy host may answer late and is ready all the same.
+            # A running host that is only slow to answer counts as ready.
             return None if self._host.stats.running else "the host is being started"
         except BridgeError as error:
-            return in_words(error)
+            return error_text(error)
         return None
 
 
@@ -180,7 +180,7 @@ CONTROL_BYTES = 1024**2
 
 
 class InferenceService:
-    """Endpoints of the server, each a method.
+    """Endpoints of the server.
 
     Args:
         repository: models of the Open Inference Protocol.
@@ -218,7 +218,7 @@ class InferenceService:
         self.figures = ServeMetrics()
         # Statistics by name of the model. Requests for unknown models are refused before they are counted.
         self._statistics: dict[str, ModelStatistics] = {}
-        # Limits of requests and of the bytes of their bodies, at least four of the largest.
+        # Limit the number of requests, and their memory to the larger of 1 GiB and four requests of maximum size.
         self._admission = Admission(limits.in_all, max(4 * limits.most_bytes, 1024**3))
         # Few threads are enough, because parsing JSON holds the GIL.
         self._readers = Workers("reader", READERS)
@@ -236,7 +236,7 @@ class InferenceService:
     async def ready(self, request: Request) -> Response:
         by_folder, repository = self._by_folder, self._repository
         reason = next(filter(None, (models.why_not_ready() for models in by_folder)), None)
-        # A server with only models by folder is ready without tensor models.
+        # A server for which only language, embedding or speech models are requested is ready without tensor models.
         if reason is None and (repository.names or not any(models.wanted for models in by_folder)):
             reason = repository.why_not_ready()
         reason = reason or await self._probe.why_not_ready()
@@ -247,7 +247,7 @@ class InferenceService:
         try:
             self._repository.check(*_model_of(request))
         except Refused as refused:
-            # For a model that is not ready, too, the protocol requires a 4xx status.
+            # The protocol requires a 4xx status, also for a model that is not ready.
             raise wrong(refused.text) if refused.status == 503 else refused from None
         return Response(status_code=200)
 
@@ -275,7 +275,7 @@ class InferenceService:
         return self._statistics.setdefault(name, ModelStatistics()).document(name, version)
 
     async def status(self, request: Request) -> Response:
-        # Read these figures here and not in the worker, because only the event loop may read them.
+        # Read the statistics here and not in the worker, because only the event loop may read them.
         rows = {name: one.row() for name, one in self._statistics.items()}
         return json_answer(await self._meters.do(functools.partial(self._status, rows)))
 
@@ -308,7 +308,7 @@ class InferenceService:
             return {"daemon": daemon_document(read_figures(self._figures())), "host": None}
         # The models are listed even while the daemon is being replaced.
         except BridgeError as error:
-            return {"daemon": {"facts": [["no answer", in_words(error)]], "tables": []}, "host": None}
+            return {"daemon": {"facts": [["no answer", error_text(error)]], "tables": []}, "host": None}
 
     async def metrics(self, request: Request) -> Response:
         text, kind = await self._meters.do(functools.partial(self._exposition, request.headers.get("accept", "")))
@@ -407,7 +407,7 @@ class InferenceService:
         started: list[float],
     ) -> InferReply:
         started.append(time.monotonic())
-        # Refuse to start if unread answers filled the memory while this request waited.
+        # Refuse this request if answers that clients do not read have filled the memory meanwhile.
         take(0)
         # Acquire the lease in the worker, so that the model cannot be closed while it runs.
         with self._repository.lease(name, version) as model:
@@ -426,9 +426,9 @@ class InferenceService:
     async def load(self, request: Request) -> Response:
         wanted = await self._control_body(request)
         parameters = wanted.get("parameters")
-        # In Triton's extension the parameters may contain a configuration and the files of a model.
+        # Refuse Triton's parameters, with which a client may send a configuration and the files of a model.
         if parameters:
-            raise wrong("A model is loaded from the file that the server was started with, without parameters.")
+            raise wrong("The server loads models only from the files that it was started with; omit parameters.")
         try:
             return await self._change(self._repository.load, request)
         except BridgeError as error:
@@ -513,7 +513,7 @@ def make_app(
         files = PageFiles()
         paths += [(path, files.show, "GET") for path in PAGE_FILES]
     routes = [Route(path, AnsweredEndpoint(path, endpoint), methods=[method]) for path, endpoint, method in paths]
-    # Do not answer a path with a trailing slash by a redirect, which not every client follows.
+    # Do not redirect a path with a trailing slash, because not every client follows redirects.
     router = Router(routes, redirect_slashes=False)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -526,8 +526,8 @@ def make_app(
     guard = service.figures.measured(Guard(app, token, origins, PAGE_FILES if page else ()))
     if not origins:
         return guard
-    # This middleware answers preflight requests, and allows the scripts of these pages to read answers. It is the
-    # outermost one, because a preflight request has no token and must be answered before `Guard` requires one.
+    # CORSMiddleware answers preflight requests, and lets scripts of the allowed origins read answers. It must be
+    # the outermost middleware, because preflight requests have no token, which `Guard` would require.
     return CORSMiddleware(
         guard, allow_origins=origins, allow_methods=["GET", "POST"], allow_headers=["*"], expose_headers=["*"]
     )

@@ -34,7 +34,7 @@ Pooling = Literal["mean", "cls"]
 
 _PLACES: Final = ("model.onnx", "onnx/model.onnx")
 _POOLINGS: Final[Mapping[str, Pooling]] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
-# Maximum number of tokens of a text if the folder does not contain one.
+# Maximum number of tokens of a text if the folder does not specify it.
 _TOKENS: Final = 512
 # Larger limits count as missing: tokenizer_config.json often contains 10^30.
 _ENDLESS: Final = 10**6
@@ -122,7 +122,7 @@ def _model(folder: Path) -> Path:
     found = sorted(folder.glob("*.onnx"))
     if len(found) != 1:
         raise NoSuchFile(
-            f"{folder} has neither model.onnx nor onnx/model.onnx, and {len(found) or 'no'} other models.",
+            f"{folder} has neither model.onnx nor onnx/model.onnx, and {len(found)} .onnx files instead of one.",
             fix="Export the encoder: optimum-cli export onnx --task feature-extraction -m MODEL FOLDER.",
         )
     return found[0]
@@ -155,7 +155,7 @@ def _most_tokens(sentences: Mapping[str, Any], words: Mapping[str, Any], config:
     if type(positions) is not int or positions < 1:
         return found or _TOKENS
     if any(kind in str(config.get("model_type", "")) for kind in _SHIFTED):
-        # The pad token of these models is 1, so the first used position is 2.
+        # Exclude positions 0 and 1, which models of these types do not use: their pad token is 1.
         positions -= 2
     return min(found or positions, positions)
 
@@ -177,7 +177,7 @@ def _read(path: Path) -> Any:
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Default sizes for QNN without --bucket. Each pair is compiled as a separate model.
+# Default sizes for QNN without --bucket. Each pair of a length and a batch size is compiled as a separate model.
 LENGTHS: Final = (32, 128)
 BATCHES: Final = (1, 8)
 # Maximum rows and tokens of a batch with free sizes: attention needs memory for each pair of tokens in a row.
@@ -306,7 +306,7 @@ class Embedder:
         return tokens
 
     def _too_long(self, size: str) -> Exception:
-        text = f"A text in input has {size}; the model accepts {self._shapes.limit} tokens."
+        text = f"A text in input has {size}; the model accepts at most {self._shapes.limit} tokens."
         return wrong(text, "input", "context_length_exceeded")
 
     def embed(self, texts: Sequence[Tokens], time_left: Callable[[], float | None]) -> Array:
@@ -429,8 +429,8 @@ def batch_shapes(
     unknown = inputs.keys() - {_IDS, _MASK, _TYPES}
     if unknown or _IDS not in inputs or any(shape is None or len(shape) != 2 for shape in inputs.values()):
         raise OptionError(
-            f"The model takes {', '.join(inputs)}; a model for embeddings takes {_IDS}, {_MASK} and {_TYPES}, each "
-            "with the shape [batch, length].",
+            f"The model's inputs are {', '.join(inputs)}, but a model for embeddings has {_IDS}, {_MASK} and "
+            f"{_TYPES}, each with the shape [batch, length].",
         )
     on_qnn = options.provider == "qnn"
     limit = folder.most_tokens
@@ -461,8 +461,8 @@ def batch_shapes(
     masked = _MASK in inputs
     if lengths and not masked:
         raise OptionError(
-            f"The model takes no {_MASK}, so it can only run at the length of each text, and its length is fixed.",
-            cause="Padding a text to that length would change its embedding.",
+            f"The model has no input {_MASK}, so texts cannot be padded to its fixed lengths.",
+            cause="Padding a text would change its embedding.",
             fix=f"Export the model with {_MASK}; or with a free length, and serve it without --bucket on "
             f"--provider cpu.",
         )

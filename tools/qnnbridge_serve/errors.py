@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from qnnbridge_protocol import errors
 
-# Seconds of the header Retry-After, for `Busy` and while the host is being restarted.
+# Value of the header Retry-After in seconds, for `Busy` and while the host is being restarted.
 RETRY_AFTER_S = 1
 
-# Header with the error code of docs/errors.md, for programs: the body has only KServe's one field.
+# Header with the error code of docs/errors.md, for programs: KServe's error document has no field for it.
 CODE_HEADER = "qnnbridge-error"
 
 
@@ -53,7 +53,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.Cancelled, 503),
     (errors.HostError, 503),
     (errors.ProtocolDesync, 503),
-    # These classes come before ModelError, from which they are derived.
+    # Subclasses of ModelError come before ModelError, because the first match counts.
     (errors.PromptRefused, 400),
     (errors.GenerationUnsupported, 400),
     (errors.ModelError, 503),
@@ -88,7 +88,7 @@ def refusal_of(error: BaseException) -> Refused:
     if isinstance(error, errors.DeadlineExceeded):
         error = error.copy()
         error.fix = _TIME_IS_OVER
-    return Refused(status, in_words(error), headers)
+    return Refused(status, error_text(error), headers)
 
 
 def load_refused(name: str, error: errors.BridgeError) -> Refused:
@@ -114,7 +114,7 @@ def load_refused(name: str, error: errors.BridgeError) -> Refused:
     return refusal_of(error)
 
 
-def in_words(error: errors.BridgeError) -> str:
+def error_text(error: errors.BridgeError) -> str:
     """Return message, cause and fix on separate lines, without evidence."""
     lines = [error.message]
     if error.cause:

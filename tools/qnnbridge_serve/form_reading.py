@@ -121,7 +121,7 @@ class FormReader:
             raise _unreadable("a part of it has no name")
         # OpenAI's library sends lists as fields with the name NAME[].
         try:
-            # python_multipart decodes and encodes as latin-1, so these are the bytes of the client.
+            # `name` contains the client's bytes: python_multipart decodes and encodes them as latin-1.
             self._name = name.decode("utf-8").removesuffix("[]")
         except UnicodeDecodeError:
             raise _unreadable("the name of a field is not valid UTF-8") from None

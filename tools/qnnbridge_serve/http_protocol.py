@@ -115,7 +115,7 @@ class HttpProtocol(H11Protocol):
             self._announce_end()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-        # The head of the next request has begun, or the rest of a refused body arrives.
+        # Start the timeout when the head of the next request begins, or the rest of a refused body arrives.
         elif self._waiting.cancelled():
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
@@ -127,7 +127,7 @@ class HttpProtocol(H11Protocol):
         self.conn.begin_turn()
         try:
             super().handle_events()
-        # uvicorn catches only h11's RemoteProtocolError.
+        # Also catch the errors of h11 that uvicorn does not catch.
         except (h11.LocalProtocolError, RuntimeError) as error:
             self._give_up(f"{type(error).__name__}: {error}")
         self._let_abort()
@@ -155,11 +155,11 @@ class HttpProtocol(H11Protocol):
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.loop.call_later(DRAIN_S, self.transport.close)
-        self._stall.look()
+        self._stall.start()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._stall.look()
+        self._stall.start()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Handle the end of the client's data. The client may still wait for its answer.
@@ -211,8 +211,8 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        # The transport would wait forever for a client that stops reading its answer.
-        self._stall.look()
+        # Abort a client that stops reading its answer: the transport would wait for it forever.
+        self._stall.start()
         if self._draining:
             self.server_state.total_requests += 1
             return
@@ -284,7 +284,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class PartedResponse(Response):
-    """Response whose body is sent in parts and counts in admission until the client has received it.
+    """Response whose body is sent in parts, and occupies memory of `Admission` until the client has received it.
 
     Between the parts, the event loop can do other work. Before Python 3.12, the loop's transports also copy the
     whole rest of a body after each piece that the network accepts.
@@ -323,7 +323,7 @@ class PartedResponse(Response):
                 part = body[begin : begin + _PART_BYTES]
                 more = begin + _PART_BYTES < len(body)
                 await send({"type": "http.response.body", "body": part, "more_body": more})
-                self._ticket.taken_on()
+                self._ticket.note_progress()
 
 
 def json_answer(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
@@ -381,12 +381,12 @@ def log_unexpected(doing: str, error: BaseException) -> None:
 
 # --- authorisation ---
 
-# Load balancers request these without a token. The answers contain only yes or no, and the reason.
+# Paths that load balancers request without a token. The answers contain only yes or no, and the reason.
 FREE_PATHS: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 class Guard:
-    """Middleware that refuses requests from foreign pages, without the token, or with the name of another machine.
+    """Middleware that refuses requests from foreign pages, without the token, or for another machine's name.
 
     Args:
         app: the application.
@@ -445,8 +445,8 @@ class Guard:
     def _is_own(self, origin: str, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether the request comes from the page of this server.
 
-        With DNS rebinding, a foreign page also has the same origin and `Host`. Without a token it is refused
-        because of its name; otherwise it does not have the token.
+        With DNS rebinding, the origin of a foreign page also equals `Host`. A server without a token refuses that
+        page because of its name; otherwise the page does not have the token.
         """
         host = headers.get(b"host")
         return self._has_page and host is not None and origin == f"{scope['scheme']}://{host.decode('latin-1')}"

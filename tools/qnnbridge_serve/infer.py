@@ -175,8 +175,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Number of elements that are converted to JSON in one step. Other threads run between two steps.
 JSON_STEP: Final = 65536
 
-# Number of strings of BYTES data between two checks of the deadline; memory of a string besides its characters.
+# Number of strings of BYTES data between two checks of the deadline.
 TEXT_STEP: Final = 65536
+# Memory of a string in addition to its characters.
 TEXT_BYTES: Final = 64
 
 # Maximum product of the other dimensions of an empty tensor, such as an empty batch of images or an empty KV cache.
@@ -214,8 +215,8 @@ def to_value(
         raise wrong(f"{where}: {error}.") from None
     if not count and math.prod(filter(None, given.shape)) > MOST_BESIDE_ZERO:
         raise wrong(
-            f"{where}: its shape {list(given.shape)} is empty, and its other sizes have more than "
-            f"{MOST_BESIDE_ZERO} elements."
+            f"{where}: its shape {list(given.shape)} has no elements, and the product of its other sizes is more "
+            f"than {MOST_BESIDE_ZERO}."
         )
     if given.data is not None:
         if declared.element in BINARY_ONLY:
@@ -228,8 +229,8 @@ def to_value(
         return _texts(_split(given.raw, count, where, take, check), given.shape)
     if len(given.raw) != size:
         raise wrong(
-            f"{where}: {declared.datatype} of shape {list(given.shape)} is {size} bytes, "
-            f"and binary_data_size is {len(given.raw)}."
+            f"{where}: {declared.datatype} of shape {list(given.shape)} has {size} bytes, "
+            f"but binary_data_size is {len(given.raw)}."
         )
     return _from_bytes(given.raw, declared.element, given.shape, where)
 
@@ -326,7 +327,7 @@ def to_json(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> Iter
 
 
 def _with_words(text: bytes, numbers: Array) -> bytes:
-    """Replace each null that msgspec wrote for a number that is not finite."""
+    """Replace each null that msgspec wrote by NaN, Infinity or -Infinity."""
     words = [_WORDS[str(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
     return b"".join(itertools.chain(*zip(text.split(b"null"), [*words, b""], strict=True)))
 
@@ -401,7 +402,7 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
     # Like Triton, refuse bytes that belong to no input: they indicate a wrong size, so that other tensors may be
     # shifted.
     if binaries.left:
-        raise wrong(f"{binaries.left} bytes of the body belong to no input; see binary_data_size.")
+        raise wrong(f"{binaries.left} bytes of the body do not belong to any input; check binary_data_size.")
     names = [tensor.name for tensor in inputs]
     # The session's feed is a dict, in which the second input would silently replace the first.
     if len(set(names)) < len(names):
@@ -431,7 +432,7 @@ class _Binaries:
 
     def take(self, size: int, name: str) -> memoryview:
         if size > self.left:
-            raise wrong(f"Input {name!r}: binary_data_size is {size}, and only {self.left} bytes are left.")
+            raise wrong(f"Input {name!r}: binary_data_size is {size}, but only {self.left} bytes are left.")
         begin = self._used
         self._used += size
         return self._data[begin : self._used]

@@ -28,7 +28,7 @@ from qnnbridge_serve.errors import Refused, wrong
 MAX_JSON_BYTES: Final = 64 * 1024**2
 # Limit of a field that does not contain a tensor: id, shape, parameters.
 MAX_FIELD_BYTES: Final = 1024**2
-# Limit for all objects of a request together. A text full of names would be ten times as large in memory.
+# Maximum number of fields in all objects of a request together. In memory, a field takes ten times its JSON text.
 MAX_FIELDS: Final = 400_000
 # Limit of the texts in a request, because splitting at texts creates an object for each.
 MAX_TEXTS: Final = 1_000_000
@@ -94,7 +94,7 @@ def read_fields(part: memoryview) -> RequestFields:
     # If the whole body is JSON, it is decoded without a copy.
     whole = part.obj
     data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
-    # Each text takes at least three characters.
+    # Count quotation marks only in long data: each text takes at least three characters.
     if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
             413,
@@ -148,7 +148,7 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
         elif isinstance(value, Raw):
             own[name] = text_of(value)
     found = RequestFields(**given, own=own)
-    # msgspec silently uses the last of two equal names.
+    # Refuse duplicate names, of which msgspec silently uses the last.
     _refuse_twins(readable or data, colons, names, found)
     return found
 
@@ -176,7 +176,8 @@ class _Places:
 def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) -> None:
     """Refuse objects with duplicate names, of which msgspec silently uses the last.
 
-    Each name is followed by a colon. Without duplicates, the colons outside of values are as many as the names.
+    Each name is followed by a colon, so without duplicates the number of colons outside of values equals the number
+    of names.
 
     Args:
         data: the text of the request.
@@ -189,7 +190,7 @@ def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) ->
     names += sum(map(len, entries))
     if colons - sum(value.count(b":") for value in values if b":" in value) == names:
         return
-    # The difference may come from names that contain a colon, or from ignored fields.
+    # Count exactly, because colons in names and ignored fields also make the numbers differ.
     others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
     inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
     if _outside(data, b":") - inside != names + len(others):
@@ -210,7 +211,7 @@ def read_document(data: bytes) -> Any:
     except RecursionError:
         raise wrong("The JSON is nested too deep.") from None
     except ValueError as error:
-        # From 4301 digits on, `int` raises a plain ValueError, which only its text identifies.
+        # From 4301 digits on, `int` raises a plain ValueError, which can be recognised only by its text.
         text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
         raise wrong(f"The JSON cannot be read: {text}.") from None
 
@@ -295,7 +296,7 @@ def read_numbers(
     words = {"f": "numbers", "b": "true and false"}.get(dtype.kind, "integers")
     if b'"' in data or b"{" in data:
         others = "strings" if b'"' in data else "objects"
-        raise wrong(f"{where}: data must be {words}; it has {others}, too.")
+        raise wrong(f"{where}: data must be {words}, but also contains {others}.")
     count = math.prod(shape)
     # Count in the text, so that a wrong shape is refused before memory is allocated.
     _check_form(data, shape, count, where)
@@ -334,9 +335,9 @@ def read_texts(
             for word, name in (*_OTHERS[:2], (rb"[0-9]", "numbers"), *_OTHERS[3:], (rb"{", "objects"))
             if re.search(word, rest)
         ]
-        raise wrong(f"{where}: data must be strings; it has {', '.join(others)}, too.")
+        raise wrong(f"{where}: data must be strings, but also contains {', '.join(others)}.")
     if texts != count:
-        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {texts}.")
+        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, but data has {texts}.")
     _check_form(rest, shape, count, where)
     # Reserve 64 bytes for each text in addition to its characters: the object and its entry in the list.
     take(count * 64 + len(data))
@@ -373,7 +374,7 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
             return
     if found[1:-1].count(b",") == len(found) - 2:
         given = len(found) - 1 if data.translate(None, b"[]" + _SPACE) else 0
-        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, and data has {given}.")
+        raise wrong(f"{where}: its shape {list(shape)} has {count} elements, but data has {given}.")
     raise wrong(f"{where}: the nesting of data does not match its shape {list(shape)}.")
 
 
@@ -407,7 +408,7 @@ def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any
         pass
     kinds = _OTHERS[:2] if dtype.kind == "f" else _OTHERS
     others = [name for word, name in kinds if re.search(word, text)]
-    raise wrong(f"{where}: data must be {words}; it has {', '.join(others) or 'other values'}, too.")
+    raise wrong(f"{where}: data must be {words}, but also contains {', '.join(others) or 'other values'}.")
 
 
 def _with_words(text: bytes) -> list[float]:
@@ -419,7 +420,7 @@ def _with_words(text: bytes) -> list[float]:
     signs = np.frombuffer(text, np.uint8)
     commas = np.flatnonzero(signs == _COMMA)
     for word, value, before in ((b"NaN", math.nan, b"[,"), (b"Infinity", math.inf, b"[,-")):
-        # The array has been decoded, so letters occur only in these words, "a" only in NaN and "I" only in
+        # Find the words by a single letter: the array could be decoded, so "a" occurs only in NaN, and "I" only in
         # Infinity.
         letter = b"a" if value != value else b"I"
         begins = np.flatnonzero(signs == ord(letter)) - word.index(letter)
@@ -427,7 +428,7 @@ def _with_words(text: bytes) -> list[float]:
             if not np.isin(signs[neighbours], np.frombuffer(allowed + _SPACE, np.uint8)).all():
                 raise ValueError("NaN or Infinity is part of a number")
         places = np.searchsorted(commas, begins)
-        # The number that replaced the word has the word's sign.
+        # Take the sign from the number that replaced NaN or Infinity.
         numbers[places] = np.copysign(value, numbers[places])
     return list(numbers.tolist())
 
@@ -457,7 +458,7 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
             raise wrong(f"{where}: a number is too large for FP32.") from None
         return
     limits = np.iinfo(dtype)
-    # numpy before 2.0 converts negative numbers to large unsigned ones.
+    # Check for negative numbers first: numpy before 2.0 converts them to large unsigned numbers without an error.
     wide: type[np.uint64 | np.int64] = np.uint64 if limits.max > np.iinfo(np.int64).max else np.int64
     try:
         if wide is np.uint64 and numbers and min(numbers) < 0:

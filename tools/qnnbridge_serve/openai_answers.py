@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from qnnbridge_protocol.errors import BridgeError, GenerationError, OptionError, PromptRefused, TooLarge
-from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.errors import Refused, error_text, wrong
 from qnnbridge_serve.openai_forms import MOST_SEED, GenerationRequest, error_document
 from qnnbridge_serve.openai_media import LeftS, decode_media
 from qnnbridge_serve.openai_tools import CallForm, CallReader, PartKind, grammar_of, learn_form
@@ -98,7 +98,8 @@ Part = Piece | Finished
 class Form(Protocol):
     """Format in which the answer to a request is sent.
 
-    For a language model, parts are `Part` and counts `Counts`; for a speech model, segments and the transcript.
+    For a language model, `parts` are `Part` objects and `counts` is a `Counts`; for a speech model, `parts` are
+    segments and `counts` is the transcript.
     """
 
     def whole(self, parts: Any, counts: Any) -> Any:
@@ -240,7 +241,7 @@ class AnswerForm:
     ) -> dict[str, Any]:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         found = {"index": choice, **content, **self._scored(scores), "finish_reason": finish}
-        # In all other chunks of such a stream the field is null, like OpenAI's.
+        # If the stream ends with the counts, the field is null in all other chunks, like OpenAI's.
         usage = {"usage": None} if self._asked.usage else {}
         return {**self._head, "object": name, "choices": [found], **usage}
 
@@ -249,7 +250,7 @@ class AnswerForm:
             return {"logprobs": None}
         if self._is_chat:
             return {"logprobs": {"content": [score_document(one) for one in scores], "refusal": None}}
-        # Tokens that are parts of a character may have the same text; the most likely one is kept.
+        # Tokens that are parts of a character may have the same text; keep the most likely token.
         top = [{text: finite(value) for text, value in reversed(one.top)} for one in scores]
         return {
             "logprobs": {
@@ -281,7 +282,7 @@ def finite(logprob: float) -> float:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AnswerPlan:
-    """Inputs of an answer.
+    """Everything that is needed to generate one answer.
 
     Args:
         number: number of the answer.
@@ -327,7 +328,7 @@ def choices_of(
 def _with_media(
     asked: GenerationRequest, model: LanguageModel, limits: MediaLimits, left_s: LeftS
 ) -> tuple[GenerationRequest, list[bytes], list[bytes]]:
-    """Return the request with placeholders for its pictures and sound, and the contents of these."""
+    """Return the request with placeholders for its pictures and recordings, the pictures, and the recordings."""
     if not asked.media:
         return asked, [], []
     from qnnbridge.genai._parts import split_media
@@ -355,7 +356,7 @@ def _inputs(
             timeout=left_s(),
         )
     except PromptRefused as error:
-        raise wrong(in_words(error), "messages") from error
+        raise wrong(error_text(error), "messages") from error
 
 
 def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> tuple[str, CallForm | None]:
@@ -365,7 +366,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
         try:
             return tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=add, timeout=left_s())
         except GenerationError as error:
-            text = f"The model's chat template refuses the messages: {in_words(error)}"
+            text = f"The model's chat template refuses the messages: {error_text(error)}"
             raise wrong(text, "messages") from error
 
     tools = None if asked.tools is None else asked.tools.tools
@@ -431,12 +432,12 @@ def open_choice(
     except PromptRefused as error:
         # With this code, clients shorten the conversation and try again.
         raise (
-            _too_long(error, field) if "context_length" in error.details else wrong(in_words(error), field)
+            _too_long(error, field) if "context_length" in error.details else wrong(error_text(error), field)
         ) from error
     except TooLarge as error:
         raise _too_long(error, field) from error
     except OptionError as error:
-        raise wrong(in_words(error), error.details.get("option")) from error
+        raise wrong(error_text(error), error.details.get("option")) from error
     except GenerationError as error:
         if choice.guidance is None:
             raise
@@ -444,14 +445,14 @@ def open_choice(
 
 
 def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
-    text = f"The answer cannot follow the schema: {in_words(error)}"
+    text = f"The answer cannot follow the schema: {error_text(error)}"
     return wrong(text, "response_format" if choice.form is None else "tools")
 
 
 def _too_long(error: BridgeError, field: str) -> Refused:
     """Return an error with OpenAI's text, because clients that recognise it shorten the conversation."""
     context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
-    text = in_words(error)
+    text = error_text(error)
     if context is not None:
         given = f" However, your {field} resulted in {tokens} tokens." if tokens is not None else ""
         text = f"This model's maximum context length is {context} tokens.{given}\n{text}"
@@ -518,7 +519,7 @@ class _Scores:
         stream = self._stream
         new = stream.logprobs[self._used :]
         if not (last and stream.finish_reason == "length"):
-            # Omit tokens after the text: an end token, a stop text, or a possible beginning of one.
+            # Omit tokens after the text: an end token, a stop text, or what may become a stop text.
             with contextlib.suppress(StopIteration):
                 new = new[: next(i for i, one in enumerate(new) if one.offset >= len(stream.text))]
         if not new:

@@ -101,7 +101,7 @@ class ClientQueues:
         Raise `Busy` or `Cancelled`. again: see `FairShare.turn`.
         """
         with self._lock:
-            # A client exists as long as one of its requests, so nothing remains of former clients.
+            # Keep a client only as long as it has requests, so that the number of clients stays bounded.
             queue, users = self._clients.get(client) or (self._shares.join(), 0)
             self._clients[client] = (queue, users + 1)
         try:
@@ -197,24 +197,24 @@ class WorkedAnswer(abc.ABC):
         outcome, sums = "error", dict[str, float]()
         try:
             ended, counts = self._make(functools.partial(queues.turn, client, self._cancellation), sums)
-            self._tell(Ended(counts))
+            self._emit(Ended(counts))
             outcome = ended
         except Cancelled as error:
             outcome = "cancelled"
-            self._tell(not_started() if self._late else error)
+            self._emit(not_started() if self._late else error)
         except BaseException as error:  # noqa: BLE001 - passed on to the event loop
             if not self._overdue:
-                self._tell(error)
+                self._emit(error)
         finally:
             self._figures.end(outcome, sums, self._pace)
 
     @abc.abstractmethod
     def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Any]:
-        """Generate the answer within turns and pass each part to `_tell`.
+        """Generate the answer within turns and pass each part to `_emit`.
 
         Args:
             turn: returns a context manager for a turn.
-            sums: gets the amounts that the answer adds to the figures, even if the answer fails.
+            sums: dictionary to fill with the amounts to add to the counters, even if the answer fails.
 
         Returns:
             Outcome, and the counts for `Ended`.
@@ -224,7 +224,7 @@ class WorkedAnswer(abc.ABC):
         """Return the seconds until the deadline, at least 0.001, for a call that observes the deadline itself."""
         return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())
 
-    def _tell(self, item: Item) -> None:
+    def _emit(self, item: Item) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed, because the server has ended
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
@@ -279,7 +279,7 @@ class GeneratedAnswer(WorkedAnswer):
                     sums["cached_tokens"] = cached_tokens
                 try:
                     for part in parts_of(asked, self._model, choice, stream, pace, self._left):
-                        self._tell(part)
+                        self._emit(part)
                 finally:
                     sums["generated_tokens"] = pace.tokens
                     sums["host_restarts"] += stream.stats.restarts
@@ -296,7 +296,7 @@ class GeneratedAnswer(WorkedAnswer):
         except DeadlineExceeded as error:
             if error.details.get("state") == "still-running":
                 self._overdue = True  # set this before the error is sent, because `end` checks it
-                self._tell(error)
+                self._emit(error)
                 from qnnbridge.genai._remote import end_overdue
 
                 end_overdue(self._model.model.host)
@@ -386,7 +386,7 @@ class EventStream(StreamingResponse):
         form, items = self._answer.form, self._first
         events = form.opening()
         while not isinstance(items[-1], (Ended, BaseException)):
-            # One message for all parts that have arrived: each message takes a write to the network.
+            # Send all parts that have arrived in one message, because each message is a separate write.
             await send(_body([*events, *(event for item in items for event in form.part(item))]))
             events, items = [], await self._answer.next()
         if self._answer.client_gone:
@@ -445,7 +445,7 @@ def _document(parts: list[bytes], encoding: str | None, ticket: Ticket, most: in
 
 
 class LanguageService:
-    """Endpoints of language models, each a method. Timeouts begin with the last byte of a request."""
+    """Endpoints of language models. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[LanguageModel], limits: ServiceLimits, media: MediaLimits) -> None:
         self.models = models
@@ -515,7 +515,7 @@ class LanguageService:
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:
-    """Return the client for taking turns: the machine and the request's field `user`."""
+    """Return the key by which clients take turns: the machine and the request's field `user`."""
     return f"{_machine(request)} {asked.user}"
 
 
@@ -564,7 +564,7 @@ def _input(given: Any) -> str | tuple[int, ...]:
         return given
     if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
         return tuple(given)
-    raise wrong("input has to be a string that is not empty, a list of token ids, or a list of these.", "input")
+    raise wrong("input has to be a non-empty string, a list of token ids, or a list of such values.", "input")
 
 
 def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dict[str, Any]:
@@ -587,7 +587,7 @@ def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dic
 
 
 class EmbeddingService:
-    """Endpoint for embeddings, as a method. Timeouts begin with the last byte of a request."""
+    """Endpoint for embeddings. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[Embedder], limits: ServiceLimits) -> None:
         self.models = models

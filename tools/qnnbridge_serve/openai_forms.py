@@ -26,7 +26,7 @@ LONGEST_SALT: Final = 1000
 TEXT_TOKENS: Final = 16
 MOST_SEED: Final = 2**31
 _SMALLEST_FLOAT: Final = 2.0**-126
-# Minimum and maximum of each option. Logits are divided by the penalty, in float32.
+# Minimum and maximum of each option. The penalty divides logits in float32, so it must be neither tiny nor huge.
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
 # Maximum number of answers to a request: prompts times n.
 MOST_CHOICES: Final = 128
@@ -61,7 +61,7 @@ class GenerationRequest:
         user: the field `user`, by which a client distinguishes its users.
         cache_salt: only requests of one client with the same salt share generators.
         called: names of functions that earlier messages call.
-        media: pictures and recordings. The parts of messages that replace them contain their number as "media".
+        media: pictures and recordings. In the messages, a part with the number as "media" replaces each.
     """
 
     kind: Kind
@@ -224,7 +224,7 @@ def _prompt(given: Any) -> str | tuple[int, ...]:
         return _text(given, "prompt")
     if isinstance(given, list) and given and all(type(one) is int and 0 <= one < MOST_SEED for one in given):
         return tuple(given)
-    raise wrong("prompt has to be a string that is not empty, a list of token ids, or a list of these.", "prompt")
+    raise wrong("prompt has to be a non-empty string, a list of token ids, or a list of such values.", "prompt")
 
 
 def _choices(document: Mapping[str, Any], prompts: int) -> int:
@@ -278,7 +278,7 @@ def _max_tokens(document: Mapping[str, Any], kind: Kind) -> int | None:
 def _stop(given: Any) -> tuple[str, ...]:
     found = [] if given is None else [given] if isinstance(given, str) else given
     if not isinstance(found, list) or not all(isinstance(one, str) and one for one in found):
-        raise wrong("stop has to be a string, or a list of strings, none of them empty.", "stop")
+        raise wrong("stop has to be a non-empty string, or a list of such strings.", "stop")
     if len(found) > MOST_STOPS or any(len(one) > LONGEST_STOP for one in found):
         raise wrong(f"stop may contain up to {MOST_STOPS} strings of up to {LONGEST_STOP} characters.", "stop")
     return tuple(found)
@@ -313,7 +313,8 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
         found["seed"] = seed % MOST_SEED
     if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
         found["do_sample"] = True  # these options have an effect only with sampling
-    # A top_p that is 0 in genai's float32 would mean no limit. The smallest nucleus is the most likely token.
+    # Replace a tiny top_p by top_k = 1, which also selects the most likely token: a top_p that becomes 0 in genai's
+    # float32 would mean no limit.
     if "top_p" in found and found["top_p"] < _SMALLEST_FLOAT:
         del found["top_p"]
         found["top_k"] = 1

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.installing import extra_fix
-from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.errors import Refused, error_text, wrong
 from qnnbridge_serve.options import MediaLimits
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 # Enabled decoders of Pillow. Others have had more bugs, and clients do not send such files to models.
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF")
-# Maximum bytes of a fetched file, and maximum seconds for fetching it.
+# Maximum size of a fetched file in bytes, and time limit for fetching it.
 MOST_FETCHED: Final = 16 * 2**20
 FETCH_TIMEOUT_S: Final = 10.0
 _FETCH_PIECE: Final = 2**16
@@ -141,7 +141,7 @@ def _fetched(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
     until = time.monotonic() + timeout_s
     content = bytearray()
     try:
-        # The timeout of the connection applies to each piece only, and a server could send single bytes.
+        # Also check the total time: the connection's timeout applies to each piece, which may be a single byte.
         with urllib.request.build_opener(_NoRedirect).open(part.url, timeout=timeout_s) as answer:
             while (piece := answer.read1(_FETCH_PIECE)) and len(content) <= MOST_FETCHED:
                 content += piece
@@ -218,14 +218,14 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
                     where,
                 )
             opened.seek(0)
-            # Cameras record the orientation in the file's EXIF data, which the PNG does not contain.
+            # Rotate the picture: cameras record the orientation as EXIF data, which the PNG does not contain.
             picture = _flat(_upright(opened))
     except Refused:
         raise
     except Exception:  # noqa: BLE001 - decoders raise any error for invalid files
         kinds = ", ".join(FORMATS)
         raise wrong(f"{where}: the picture cannot be decoded. It has to be one of {kinds}.", where) from None
-    picture.info.clear()  # otherwise a colour profile would be written, too
+    picture.info.clear()  # drop metadata such as a colour profile
     stream = io.BytesIO()
     picture.save(stream, "PNG", compress_level=1)
     return stream.getvalue(), width * height
@@ -267,7 +267,7 @@ def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes,
     try:
         reader = AudioReader(io.BytesIO(content))
     except BridgeError as error:
-        raise wrong(f"{where}: the sound cannot be decoded.\n{in_words(error)}", where) from None
+        raise wrong(f"{where}: the sound cannot be decoded.\n{error_text(error)}", where) from None
     stream, samples = io.BytesIO(), 0
     try:
         with wave.open(stream, "wb") as file:
@@ -277,12 +277,12 @@ def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes,
             while (piece := reader.window(_PIECE)).size:
                 samples += piece.size
                 if samples > most_seconds * RATE:
-                    text = f"{where}: the sound is longer than the {most_seconds:g} seconds that are left."
+                    text = f"{where}: the sound is longer than the {most_seconds:g} seconds left of the limit."
                     raise wrong(text, where)
                 file.writeframes((np.clip(piece, -1, 1) * 32767).astype("<i2").tobytes())
                 reader.advance(piece.size)
     except BridgeError as error:
-        raise wrong(f"{where}: the sound cannot be decoded.\n{in_words(error)}", where) from None
+        raise wrong(f"{where}: the sound cannot be decoded.\n{error_text(error)}", where) from None
     finally:
         reader.close()
     return stream.getvalue(), samples / RATE

@@ -179,7 +179,7 @@ def _input(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "type": "function",
                 "function": {"name": _word(one, "name", where), "arguments": one.get("arguments")},
             }
-            # In /v1/chat/completions a text and its calls are one message.
+            # Add the call to the preceding text: in /v1/chat/completions they form one message.
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": None})
             found[-1].setdefault("tool_calls", []).append(call)
@@ -322,7 +322,7 @@ class ResponseForm:
         for part in parts:
             self.part(part)
         blank = [one for one in self._done if one["type"] == "message" and not one["content"][0]["text"].strip()]
-        if len(self._done) > len(blank):  # remove messages of line feeds only, before a call
+        if len(self._done) > len(blank):  # drop the white space that models write before a call
             self._done = [one for one in self._done if one not in blank]
         return self._ended(counts)
 
@@ -430,7 +430,7 @@ class ResponseForm:
             if one["type"] == "message":
                 texts.append(one["content"][0]["text"])
                 continue
-            # A stop text can also truncate a call.
+            # Omit a call that a stop text has truncated.
             with contextlib.suppress(ValueError):
                 function = {"name": one["name"], "arguments": json.loads(one["arguments"])}
                 calls.append({"id": one["call_id"], "type": "function", "function": function})

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from qnnbridge_protocol.errors import OptionError
 from qnnbridge_serve import transport
-from qnnbridge_serve.errors import Refused, in_words, wrong
+from qnnbridge_serve.errors import Refused, error_text, wrong
 from qnnbridge_serve.http_protocol import json_answer
 from qnnbridge_serve.openai_answers import DONE, event
 from qnnbridge_serve.openai_endpoints import (
@@ -48,8 +48,8 @@ Task = Literal["transcribe", "translate"]
 # Bytes of a body that are collected in memory before a thread writes them to disk.
 _BATCH_BYTES: Final = 1024**2
 _MEDIA: Final[Mapping[str, str]] = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
-# Header with the number of windows in which words may be missing (`Transcript.cut`). Among the formats, only
-# verbose_json contains it.
+# Header with the number of windows in which words may be missing (`Transcript.cut`). Only the format verbose_json
+# contains this number in the body.
 CUT_HEADER: Final = "qnnbridge-cut"
 # Unsupported fields that would change the text. Other unknown fields are ignored.
 _UNSERVED: Final = ("prompt", "keywords", "languages", "include", "known_speaker_names", "known_speaker_references")
@@ -111,7 +111,7 @@ def _check_temperature(text: str) -> None:
 
 
 class SpeechForm:
-    """Format of an answer. Parts are segments, counts the transcript."""
+    """Format of a speech model's answer: `parts` are segments, and `counts` is the transcript."""
 
     def __init__(self, form: SpeechFormat) -> None:
         self._form = form
@@ -170,19 +170,19 @@ class SpeechAnswer(WorkedAnswer):
                     try:
                         for segment in found:
                             segments.append(segment)
-                            self._tell(segment)
+                            self._emit(segment)
                         return "ok", found.transcript(segments)
                     finally:
                         sums["audio_seconds"] = found.position
                         ends()
             except OptionError as error:  # the audio or the language is not supported
-                raise wrong(in_words(error), code=error.code) from error
+                raise wrong(error_text(error), code=error.code) from error
             finally:
                 sums["work_seconds"] = time.monotonic() - begun
 
 
 class SpeechService:
-    """Endpoints for speech, each a method. Timeouts begin with the last byte of a request."""
+    """Endpoints for speech. Timeouts begin with the last byte of a request."""
 
     def __init__(self, models: FolderModels[SpeechModel], limits: ServiceLimits) -> None:
         self.models = models

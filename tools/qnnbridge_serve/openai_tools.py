@@ -264,7 +264,7 @@ def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools:
         try:
             several = rendered(2, behind, with_results=with_results)
         except Refused:
-            several = ""  # Llama's template takes one call in a message
+            several = ""  # some templates, such as Llama's, refuse a message with two calls
         return _with_end(found, written, several, plain, special_of)
     return None
 
@@ -284,7 +284,7 @@ def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None
             parts.clear()  # drop white space before a special token, which the model need not write
         parts.append(part)
     key, item = arguments.groups()
-    # Other separators contain line feeds and indentation, which depends on the depth of the value.
+    # Use compact JSON instead of separators with line feeds, whose indentation depends on the depth of the value.
     known = item in (",", ", ") and key in (":", ": ")
     form = CallForm(tuple(parts), before, between, separators=(item, key) if known else (",", ":"))
     # Without a mark before calls, every text could be the beginning of a call, and the format is useless.
@@ -344,7 +344,7 @@ def grammar_of(form: CallForm, use: ToolUse) -> str:
     item, key = form.separators
     style = {"x-guidance": {**COMPACT["x-guidance"], "item_separator": item, "key_separator": key}}
     called = " | ".join(
-        # The schema comes last, so that its own `x-guidance` counts.
+        # The schema comes last, so that its own `x-guidance` overrides the default.
         f"{_literal(one.name + form.between)} %json {json.dumps({**style, **one.schema})}"
         for one in use.functions
     )

@@ -184,7 +184,7 @@ def find_models(texts: Iterable[str], folders: Iterable[Path], *, optional: bool
     Args:
         texts: values of `--model`.
         folders: values of `--models`.
-        optional: whether there may be no model.
+        optional: whether to return an empty list instead of raising an error if there is no model.
 
     Raises:
         OptionError: there is no model, or a name is invalid or used twice.
@@ -386,7 +386,7 @@ class ServiceLimits:
 
     timeout_s: Annotated[
         float | None,
-        typer.Option("--timeout", min=0, metavar="S", help="Seconds for each request; 0 for no limit."),
+        typer.Option("--timeout", min=0, metavar="S", help="Time limit of a request in seconds; 0 for no limit."),
         Read(functools.partial(_limit, "--timeout"), float),
     ] = 60
     answer_timeout_s: Annotated[
@@ -395,7 +395,7 @@ class ServiceLimits:
             "--answer-timeout",
             min=0,
             metavar="S",
-            help="Seconds for an answer of --llm or --speech; 0 for no limit.",
+            help="Time limit of an answer of --llm or --speech in seconds; 0 for no limit.",
         ),
         Read(functools.partial(_limit, "--answer-timeout"), float),
     ] = 600
@@ -413,14 +413,12 @@ class ServiceLimits:
             min=0,
             max=64,
             metavar="N",
-            help="Generators of --llm, including running ones; idle ones keep the tokens of a conversation.",
+            help="Maximum number of generators of --llm. An idle generator keeps the tokens of a conversation.",
         ),
     ] = 4
     kept_bytes: Annotated[
         int,
-        typer.Option(
-            "--keep-bytes", metavar="SIZE", help="Memory of their KV caches, each with the whole context: 500M, 8G."
-        ),
+        typer.Option("--keep-bytes", metavar="SIZE", help="Memory limit of all generators' KV caches: 500M, 8G."),
         Read(read_size, str, "4G"),
     ] = 4 << 30
     kept_responses: Annotated[
@@ -447,7 +445,7 @@ class ServeOptions:
     address: Annotated[
         Address,
         typer.Option(
-            "--http", metavar="ADDR", help="HOST:PORT to listen on; other than loopback needs --token-file."
+            "--http", metavar="ADDR", help="HOST:PORT to listen on. A non-loopback address needs --token-file."
         ),
         Read(read_address, str, DEFAULT_ADDRESS),
     ]

@@ -16,8 +16,9 @@ from uvicorn.protocols.http.flow_control import FlowControl
 # size: a read of 256 KB may contain 43,000 chunks of one byte, which blocked all other connections for more than a
 # second.
 PARTS_PER_TURN: Final = 16
-# Number of chunks of any size that a body may have, and minimum average size of further chunks in bytes.
+# Number of chunks of any size that a body may have.
 FEW_CHUNKS: Final = 512
+# Minimum average size in bytes of the chunks beyond `FEW_CHUNKS`.
 CHUNK_BYTES: Final = 64
 # How long a client may leave sent bytes unread.
 STALL_TIMEOUT_S: Final = 30.0
@@ -101,7 +102,7 @@ class StallWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._waiting = 0
 
-    def look(self) -> None:
+    def start(self) -> None:
         """Start the timer if bytes are waiting to be sent."""
         if self._timer is None:
             self._begin()
@@ -149,7 +150,7 @@ class JoinedHead:
 
 
 class SoftEnd:
-    """Transport with another `close`, for an answer that is sent before the whole request has arrived."""
+    """Transport whose `close` is replaced, for an answer that is sent before the whole request has arrived."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write = transport.write

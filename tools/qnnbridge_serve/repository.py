@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from qnnbridge_protocol.errors import BridgeError, Closed, PlacementRefused
 from qnnbridge_protocol.shown import with_article
 from qnnbridge_protocol.specs import AFTER_OPTIMISATION
-from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, in_words
+from qnnbridge_serve.errors import CODE_HEADER, RETRY_AFTER_S, Refused, error_text
 from qnnbridge_serve.infer import PLATFORM, ServedModel, make_contract
 from qnnbridge_serve.options import ModelFile, ServeSessionOptions, Where
 from qnnbridge_serve.status import RECENT, SessionStatus, quantile_row, quantiles_of
@@ -204,7 +204,7 @@ class Registry(Generic[Loaded]):
         return failed
 
     def close(self) -> None:
-        """Close all models, even those that requests still use. A running load closes its model itself."""
+        """Close all models, even those that requests still use. `_load` closes a model that is being loaded."""
         with self._lock:
             self._closed = True
             current = [entry.current for entry in self._entries.values() if entry.current is not None]
@@ -244,7 +244,7 @@ class Registry(Generic[Loaded]):
 
     @staticmethod
     def _retire(leased: _Leased[Loaded] | None) -> Loaded | None:
-        """Return the model to close, outside of the lock; ``None`` if the last lease closes it."""
+        """Return the model, which the caller closes outside of the lock; ``None`` if its last lease closes it."""
         if leased is None:
             return None
         leased.retired = True
@@ -254,7 +254,7 @@ class Registry(Generic[Loaded]):
     def _failed(entry: Entry[Loaded], error: BaseException) -> None:
         reason, code = f"Unexpected {type(error).__name__}", None
         if isinstance(error, BridgeError):
-            reason, code = in_words(error), error.code
+            reason, code = error_text(error), error.code
         if entry.current is not None:  # the old model keeps serving
             entry.state, entry.reason = "READY", f"loading it again failed: {reason}"
         else:
@@ -337,7 +337,7 @@ class Repository(Registry[ServedModel]):
             ]
 
     def why_not_ready(self) -> str | None:
-        """Return why the server is not ready, or ``None``: some model is loaded, and the start is over."""
+        """Return why the server is not ready; ``None`` if the start is over and a model is loaded."""
         with self._lock:
             if self.starting:
                 return "models are still being loaded"
@@ -563,10 +563,10 @@ def pool_families(stats: PoolStats) -> Iterator[Metric]:
     """Yield the figures of the pool of generators, for /metrics."""
     states = [({"state": "idle"}, stats.idle), ({"state": "in_use"}, stats.in_use)]
     yield gauge("qnnbridge_llm_generators", "Idle generators, and generators that answer a request.", states)
-    text = "Memory of the KV caches of these generators, each with the whole context."
+    text = "Memory of the KV caches of all generators, each with the whole context."
     yield gauge("qnnbridge_llm_generators_kv_bytes", text, [({}, stats.kept_bytes)], "bytes")
     results = [({"result": "hit"}, stats.hits), ({"result": "miss"}, stats.misses)]
-    text = "Look-ups of a kept generator that contains the beginning of a prompt."
+    text = "Look-ups of an idle generator that already contains the beginning of a prompt."
     yield counter("qnnbridge_llm_prefixes", text, results)
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
-# This time must be longer than load balancers keep idle connections, because they would otherwise send requests on
-# a connection that the server is closing.
+# Idle time after which a connection is closed. Load balancers must close idle connections earlier: otherwise they
+# may send a request on a connection that the server is closing.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 
@@ -67,7 +67,7 @@ def require_packages(*, embeddings: bool = False, speech: bool = False) -> None:
         extra = needed[name]
         raise BridgeError(
             f"qnnbridge serve needs {error.name}, which this Python does not have: {sys.executable}.",
-            cause=f"It works with the packages of the extra [{extra}].",
+            cause=f"The package belongs to the extra [{extra}].",
             fix=install_command(extra, python=sys.executable),
         ) from None
 
@@ -86,7 +86,7 @@ def check_dimensions(options: ServeOptions) -> None:
     """Raise `OptionError` for a `--dim` that no model has, or that specifies an axis."""
     if by_axis := [f"{name}:{axis}" for name, axis in options.sessions.dimensions.by_axis]:
         raise OptionError(
-            f"--dim {by_axis[0]} is a size by input and axis, and served models take sizes by name only.",
+            f"--dim {by_axis[0]} sets a size by input and axis, but served models accept sizes by name only.",
             fix=f'Serve a model with fixed sizes: qnnbridge fix MODEL -o FIXED.onnx --dim "{by_axis[0]}=SIZE"',
         )
     if options.sessions.dimensions.by_name:

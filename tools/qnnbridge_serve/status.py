@@ -24,7 +24,7 @@ _QUANTILES: Final = (0.5, 0.9, 0.99)
 
 
 def quantiles_of(values: Iterable[float]) -> dict[float, float | None]:
-    """Return the quantiles 0.5, 0.9 and 0.99; nothing without values."""
+    """Return the quantiles 0.5, 0.9 and 0.99; an empty dictionary without values."""
     found = sorted(values)
     if not found:
         return {}

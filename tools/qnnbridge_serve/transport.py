@@ -109,7 +109,7 @@ class Workers:
         watch = asyncio.ensure_future(gone())
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
-            # `wait` does not cancel the job, which is decided below.
+            # At the timeout, `wait` does not cancel the job, which may have started.
             await asyncio.wait({result, watch}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             # `cancel` returns False for a started job; then the result or error of the job is awaited.
             if not result.done() and future.cancel():
@@ -230,7 +230,7 @@ class Admission:
             self._bytes += size
             self._sending[ticket] = SentAnswer(size, abort, time.monotonic())
 
-    def taken_on(self, ticket: Ticket) -> None:
+    def note_progress(self, ticket: Ticket) -> None:
         """Record that the client has received a part of its answer."""
         with self._lock:
             answer = self._sending.get(ticket)
@@ -272,7 +272,7 @@ class SentAnswer:
 
 
 class Ticket:
-    """Place and bytes of a request, released at the end of the ``with`` block. One thread at a time."""
+    """Reserved queue place and memory of a request, released at the end of the ``with`` block. Not thread-safe."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -312,9 +312,9 @@ class Ticket:
         self._leave()
         self._admission.send(self, size, abort)
 
-    def taken_on(self) -> None:
+    def note_progress(self) -> None:
         """Record that the client has received a part of the answer."""
-        self._admission.taken_on(self)
+        self._admission.note_progress(self)
 
     def _leave(self) -> None:
         self._admission.leave(self._places, self._bytes)
@@ -403,7 +403,7 @@ class _Silence:
 
     def was_too_long(self) -> bool:
         """Return whether this timer cancelled the task, and the server did not cancel it as well."""
-        # If a cancellation remains, the server has cancelled the task, too, and its cancellation must take effect.
+        # A cancellation that remains comes from the server, and must take effect.
         uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
         return self._too_long and (uncancel is None or uncancel() == 0)
 

@@ -237,10 +237,10 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
     wrong = len({index for one in found if one.severity != "fails" for index in one.nodes})
     if wrong:
         pieces += f", where {'a node computes' if wrong == 1 else f'{wrong} nodes compute'} wrong numbers"
-    # In these cases the session can be created, but each run fails.
+    # A session with such a node can be created, but each run fails.
     failing = len({index for one in found if one.severity == "fails" for index in one.nodes})
     if failing:
-        pieces += f", where QNN fails with {'a node' if failing == 1 else f'{failing} nodes'}"
+        pieces += f", where QNN fails to run {'a node' if failing == 1 else f'{failing} nodes'}"
     if shares.on_qnn == shares.nodes:
         return "the whole model runs on the NPU" + pieces
     if analysis.enough_with_sizes:
@@ -374,7 +374,7 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    # A known fault from the table explains more than the error message.
+    # Report a known fault instead of the error message, which explains less.
     known = [one.why for one in analysis.advice if one.code == KNOWN_WRONG and one.severity == "fails"]
     causes = [*known, error.cause or ""] if error is not None else []
     pairs += [("because", cause) for cause in causes[:1] if cause]

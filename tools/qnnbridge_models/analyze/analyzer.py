@@ -159,7 +159,7 @@ def analyze_model(
     rows = here.rows(arch, release)
     inside = inside_branches(prediction.left, prediction.numbers, rows)
     known = wrong_numbers(view, placed, rows, str(path), evidence, sizes, inside)
-    # Report known faults instead of QNN's error, which does not contain the operator.
+    # Report known faults instead of QNN's error, which does not name the operator.
     notes = [*notes_on(prediction, model, path, truth, known), *known]
     all_sizes = f"{sizes} {to_fix}".strip()
     notes += about_deciding_inputs(model, path, view, placed, all_sizes)
@@ -205,7 +205,7 @@ def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProx
         return ("" if here else str(chip.number)), chip.label, chip.arch
     number = read_chip(soc_model)
     named = chip_of(number)
-    # Assume that an unknown chip supports floats, so that the rules refuse no node because of its age.
+    # Assume that an unknown chip supports floats, so that the rules do not refuse float nodes.
     return str(number), chip_label(number), named.arch if named is not None else tables.FIRST_FLOAT_ARCH
 
 
@@ -261,7 +261,7 @@ def _with_rewrites(
         # Fixing sizes comes first: without a size, QNN's other objections to a node are unknown.
         made = () if verdict.rule == "free-shape" else node.made
         names = [rewritten[tensor.name] for tensor in made if tensor.name in rewritten]
-        # QNN cannot infer the shape of a sequence element, and refuses all nodes that depend on it.
+        # QNN cannot infer the shape of a sequence element. Removing the sequence helps all nodes that depend on it.
         if verdict.reason.startswith("Cannot get shape") and SEQUENCE_PARTS in rewritten.values():
             names.append(SEQUENCE_PARTS)
         if verdict.place != "cpu" or not names:
@@ -335,7 +335,7 @@ def _named_copy(model: Any, path: Path, external_files: Iterable[str], folder: P
 
 
 def _about_given(error: BridgeError, view: ModelIndex, copy: Path, path: Path) -> None:
-    """Name the given model and its nodes in an error about the copy: the copy is gone when the error is read."""
+    """Replace the temporary copy's path and node names in an error by those of the user's model."""
 
     def given(text: str) -> str:
         return _reason(view, text).replace(os.fspath(copy), shell_word(path))
@@ -359,7 +359,7 @@ def _make(
         except OptionError as error:
             if not extra:
                 return None, error
-            # onnxruntime-qnn before 2.4 does not support the trace.
+            # onnxruntime-qnn before 2.4 does not support the trace: try again without.
         except BridgeError as error:
             return None, error
     return None, None
@@ -429,7 +429,7 @@ def _add_merged(
                 part_of[index] = part_of[other]
                 parts[part_of[other]].append(index)
             del missing[index]
-        # In the next round, only nodes next to merged nodes can have a placed neighbour.
+        # The next round examines only neighbours of the nodes placed in this round.
         beside = {near for index, _ in joined for near in (*before[index], *behind[index])}
         asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:

@@ -52,13 +52,14 @@ def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
     """Return the cost of each node. The size of a constant is counted once, for the first node that reads it.
 
     Args:
-        view: the index that the rules used; both branches of an If with a known condition are the taken branch.
+        view: the index that the rules used. In an If with a known condition, both branches are copies of the taken
+            branch.
         model: the original `ModelProto`, used to count nodes.
     """
     left = dict(view.sizes)
     costs = [_cost(node, left) for node in view.nodes]
     if any(node.inner_ops for node in view.nodes):
-        # onnx stores the inferred types of a subgraph within that subgraph.
+        # Infer the types inside subgraphs, which the index does not contain.
         for index, node in enumerate(graphs.infer(view.model).graph.node):
             if costs[index] and view.nodes[index].inner_ops:
                 costs[index] = _with_bodies(costs[index], node, view.nodes[index], view, left)
@@ -89,7 +90,7 @@ def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
 
 
 def _with_bodies(cost: Cost, proto: Any, node: GraphNode, outer: ModelIndex, left: dict[str, int]) -> Cost:
-    """Add the computations and constants of a node's subgraphs. Their results are not counted."""
+    """Add the computations and constants of a node's subgraphs to its cost, but not the size of their results."""
     bodies = [_of_body(body, outer, left) for body in graphs.bodies_of(proto)]
     works = [sum([one.macs for one in body]) for body in bodies]
     guesses = [sum([one.guessed for one in body]) for body in bodies]

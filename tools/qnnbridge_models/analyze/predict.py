@@ -35,7 +35,7 @@ _COMPUTED_AHEAD = "computed once when the model is loaded"
 _PASSED = "has no effect, and is removed"
 _UNUSED = "nothing uses its results"
 
-# Operators that may have no effect.
+# Operators that ONNX Runtime removes if they return their input unchanged.
 _PASSING = frozenset({"Identity", "Dropout", "Cast"})
 _CLOSE = 1e-3
 # Permutations that correspond to DepthToSpace with the modes DCR and CRD.
@@ -100,7 +100,7 @@ def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
 
 
 def fusions_of(view: ModelIndex) -> dict[int, str]:
-    """Return nodes that QNN would refuse alone, with the operator that they are merged into."""
+    """Return the nodes that QNN supports only merged into one operator, with the name of this operator."""
     found: dict[int, str] = {}
     for node in view.nodes:
         if node.op == "Erf" and _is_gelu(node, view):
@@ -211,10 +211,10 @@ class Prediction:
         verdicts: one for each node of the main graph, in order.
         view: index of the graph, with all known shapes.
         empty: tensors without elements, of any node. Each of them may crash the process.
-        no_input: true if no input is left.
-        decided: indexes of If nodes with a known condition. ONNX Runtime replaces each by the branch that is taken.
+        no_input: true if the folded model has no inputs.
+        decided: indexes of If nodes with a known condition. ONNX Runtime replaces each by its taken branch.
         left: the model after computing everything that can be computed in advance, without large weights. In each
-            If of `decided`, both branches are the taken branch.
+            If of `decided`, both branches are copies of the taken branch.
         numbers: for each node of `left`, its index in the original model.
     """
 
@@ -319,7 +319,8 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
-    # These rules are about float operators. A quantised operator has its own types, which chips before V73 support.
+    # Skip the rules about float operators: `_unit_verdict` checks the types of a quantised operator, which chips
+    # before V73 support as well.
     for rule in placement_rules(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue
@@ -406,10 +407,10 @@ def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
         before = [view.origin(tensor.name) for tensor in node.given]
         sources = [one for one in before if one is not None and one.op in DEQUANTIZE]
         users = [user for tensor in node.made for user in view.readers(tensor.name)]
-        # If a single reader uses the float output, ONNX Runtime does not form a unit.
+        # If any reader uses the float output, ONNX Runtime does not form a unit.
         if not sources or not users or any(user.op not in QUANTIZE for user in users):
             continue
-        # A model output is read as float, so the operator is not followed by Quantize nodes only.
+        # A model output has a float reader as well: the application.
         if any(tensor.name in view.outputs for tensor in node.made):
             continue
         found[node.index] = _unit(node, view, tuple(one.index for one in (*sources, *users)))
@@ -442,7 +443,7 @@ def _unit_verdict(node: GraphNode, unit: QdqUnit, arch: int) -> NodeVerdict:
             f"{pair} needs a V{_V73} or newer",
             "quantise the float model with int8 weights",
         )
-    # The rewrite stores these weights as int8 or int4.
+    # The rewrite "weight-type" converts weights of these types to int8 or int4.
     stored = unit.weight in ("u4", "s4") or (unit.weight == "u8" and unit.activation in ("s8", "s16"))
     cured = stored and unit.weight_is_constant and node.op in ("Conv", "ConvTranspose", "MatMul", "Gemm")
     return NodeVerdict(
@@ -463,10 +464,10 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
-        # The node's own scale is wrong, regardless of its neighbours.
+        # Keep this verdict: the node's own scale is wrong.
         if verdicts[edge].place == "fails":
             continue
-        # A node may belong to two operators: it runs on QNN if one of these does.
+        # A node may belong to two operators: it runs on QNN if one of the operators does.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):

@@ -34,13 +34,13 @@ from qnnbridge_protocol.shown import listed
 
 NO_SHAPE: Final = "replace the first operator before these nodes whose output shape is unknown or depends on values"
 _NAMED = 3
-# Factors with a larger exponent (base e) are not printed as a number.
+# Largest number whose exponential is printed; above 709 the exponential overflows.
 _MOST_EXPONENT: Final = 690
 # Maximum number of kinds of objections for which the effect on the number of parts is computed. Each computation
 # traverses the graph.
 _MOST_TRIED = 40
-# Maximum total number of nodes in these traversals; 100,000 nodes take a tenth of a second. Models of up to 10,000
-# nodes get all traversals.
+# Maximum number of nodes to traverse in total: 100,000 nodes take a tenth of a second. Models of up to 10,000 nodes
+# get all traversals.
 _MOST_WALKED = 400_000
 # Sizes to try for free dimensions, except for axis 0 (the batch), which gets 1. Trying a size takes as long as
 # applying all rules.
@@ -241,7 +241,7 @@ def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
 def about_deciding_inputs(
     model: Any, path: Path, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str
 ) -> list[Advice]:
-    """Advise constants for inputs that decide which branches of If nodes run.
+    """Advise to replace inputs that decide which branches of If nodes run by constants.
 
     Args:
         dims: options that fix free dimensions.
@@ -260,8 +260,7 @@ def about_deciding_inputs(
         Advice(
             fix_command(path, options.strip(), dims),
             f"QNN does not support If; {names} decides which branch of {labels} runs. With a constant, only one "
-            "branch is left. The value shown here is one that the model compares the input with: give the value "
-            "that you use",
+            "branch is left. The value in this command is an example from the model: give your own value instead",
             tuple(branching),
             severity="sizes",
             code=_DECIDING,
@@ -278,11 +277,11 @@ def about_sizing_inputs(
     decided: Dimensions,
     dims: str,
 ) -> list[Advice]:
-    """Advise constants for inputs whose values are sizes, if the rules predict that QNN then supports more nodes.
+    """Advise to replace inputs whose values are sizes by constants, if QNN then supports more nodes.
 
     Args:
         path: path of the given model.
-        verdicts: verdicts on the nodes; for a model with free dimensions, those after fixing the sizes.
+        verdicts: verdicts on the nodes, with fixed sizes if the model has free dimensions.
         sized: prediction with fixed sizes, for a model with free dimensions.
         decided: the sizes that the user gave.
         dims: options that fix free dimensions.
@@ -312,8 +311,8 @@ def about_sizing_inputs(
         Advice(
             fix_command(path, options_text(constants).strip(), dims),
             f"QNN supports fixed sizes only; the value of {names} is the size of {results_text(list(results))}. "
-            f"The rules predict {on_qnn} of {live} nodes on the NPU with a constant. The numbers are examples "
-            "that the model accepts: give the values that you use",
+            f"The rules predict {on_qnn} of {live} nodes on the NPU with a constant. The values in this command "
+            "are examples that the model accepts: give your own values instead",
             cured,
             severity="sizes",
             code=_DECIDING,
@@ -417,7 +416,7 @@ def _about_sizes(
         fix_command(path, dims),
         f"QNN supports fixed sizes only; {alone}the rules predict that {count} on the NPU (tried with {tried})"
         + (
-            f". The sizes decide which branch of {labels} runs, and untaken-branches does not change that"
+            f". The sizes decide which branch of {labels} runs; the command removes the other (untaken-branches)"
             if branching
             else ""
         )
@@ -430,7 +429,7 @@ def _about_sizes(
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    # All nodes with a free shape are of one kind, because the same sizes fix all of them.
+    # Treat all free shapes as the same objection, because the same sizes fix all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix

@@ -49,7 +49,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
         ),
         "quantise the float model with qnnbridge quantize instead",
     ),
-    "com.microsoft.DynamicQuantizeLSTM": "use the float model, or quantise that with qnnbridge quantize",
+    "com.microsoft.DynamicQuantizeLSTM": "use the float model, or quantise it with qnnbridge quantize",
     "RNN": "use LSTM or GRU",
     "ConstantOfShape": "qnnbridge fix (shape-computations) with fixed sizes",
     "Size": "qnnbridge fix (shape-computations) with fixed sizes",
@@ -160,7 +160,7 @@ def _resize(node: GraphNode, context: RuleContext) -> Objection:
     if scales.values is not None and any(
         scale * size != int(scale * size) for scale, size in zip(scales.values, data.fixed or (), strict=False)
     ):
-        return "with the mode cubic the scales must give whole sizes"
+        return "with the mode cubic the scales must result in integer sizes"
     return None
 
 
@@ -190,7 +190,7 @@ def _pad(node: GraphNode, context: RuleContext) -> Objection:
 def _pooling(node: GraphNode, context: RuleContext) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
-        return f"QNN does not support pooling over three dimensions{' of floats' if node.op == 'LpPool' else ''}"
+        return f"QNN does not support {'float ' if node.op == 'LpPool' else ''}pooling over three dimensions"
     return None
 
 
@@ -198,7 +198,7 @@ def _if(node: GraphNode, context: RuleContext) -> Objection:
     # QNN places a branch together with its If, so one unsupported operator keeps the whole If on the CPU.
     for op in node.inner_ops:
         if op not in REGISTERED and op not in REPLACED and op != "Constant":
-            return f"one of its branches contains {op}, which QNN does not support"
+            return f"a branch of the If contains {op}, which QNN does not support"
     return None
 
 
@@ -213,9 +213,7 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _standalone(node: GraphNode, context: RuleContext) -> Objection:
-    """Judge a Quantize or Dequantize that is not part of a quantised operator; others are judged with their
-    operator.
-    """
+    """Return an objection to a Quantize or Dequantize node outside of quantised operators."""
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
         return "QNN supports scales per channel only as part of a quantised operator"
@@ -224,7 +222,7 @@ def _standalone(node: GraphNode, context: RuleContext) -> Objection:
     if small is not None and small.type.startswith("float8"):
         return f"QNN does not support {small.type}"
     if context.view.operators <= _ALONE:
-        return "ONNX Runtime leaves a graph of only these operators on the CPU"
+        return "ONNX Runtime leaves a graph that only quantises and dequantises on the CPU"
     return None
 
 
@@ -253,9 +251,9 @@ def empty_tensors(node: GraphNode) -> list[GraphTensor]:
     return [tensor for tensor in (*node.given, *node.made) if tensor.is_empty and not tensor.constant]
 
 
-# With such a scale QNN crashes with SIGFPE while preparing the graph, without a message (onnxruntime-qnn 2.4.0,
-# 2.6.0 and 2.7.0).
-def _endless_scale(node: GraphNode, context: RuleContext) -> Objection:
+# With a NaN or infinite scale QNN crashes with SIGFPE while preparing the graph, without a message (onnxruntime-qnn
+# 2.4.0, 2.6.0 and 2.7.0).
+def _scale_not_finite(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
         return None
@@ -327,7 +325,8 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.rank is not None and tensor.rank > most:
             reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} supports at most {most}"
-            # ONNX Runtime restores the dimensions of an integer Transpose after folding.
+            # An integer Transpose has a lower limit. Folding does not help to meet it: ONNX Runtime restores the
+            # dimensions.
             folds = node.op in rank.FOLDED and tensor.rank > tables.most_dimensions(node.op, "float")
             return (reason, _FOLD) if folds else reason
     data = node.input(0)
@@ -399,7 +398,7 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     if all(tensor.type not in ("float", "float16") for tensor in node.given):
         return None
     reason = f"{node.op} of float needs V{tables.FIRST_FLOAT_ARCH} or newer; this chip has V{context.arch}"
-    # `qnnbridge quantize` refuses a model that is already quantised.
+    # Do not suggest `qnnbridge quantize`, which refuses a model that is already quantised.
     if not context.view.operators.isdisjoint(tables.PAIRS):
         return reason, "quantise this operator like the others, or choose a newer chip with --soc-model"
     return reason
@@ -444,7 +443,7 @@ RULES: Final = (
     PlacementRule("special", "cpu", _if, operators=("If",)),
     PlacementRule("special", "cpu", _pow, operators=("Pow",)),
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
-    PlacementRule("endless-scale", "fails", _endless_scale, QUANTISE_AGAIN, tables.PAIRS),
+    PlacementRule("endless-scale", "fails", _scale_not_finite, QUANTISE_AGAIN, tables.PAIRS),
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
     # The following rules apply only to nodes to which no rule above objects: only a node that QNN accepts can fail
     # or crash.
@@ -493,7 +492,7 @@ def bare_edges(view: ModelIndex) -> frozenset[str]:
 def failing_edges(
     view: ModelIndex, verdicts: Sequence[NodeVerdict], edges: Collection[str], command: str
 ) -> tuple[NodeVerdict, ...]:
-    """Return the verdicts with nodes changed to "fails" that run on QNN and read or write a tensor in `edges`.
+    """Return the verdicts, with "fails" for nodes on QNN that read or write a tensor in `edges`.
 
     Args:
         edges: result of `bare_edges`.
@@ -557,7 +556,7 @@ def wrong_numbers(
     """
     by_row: dict[tuple[str, str], list[KnownWrong]] = {}
     for one in (*known_wrong.find(view, rows), *inside):
-        # The table is about QNN only: a node on the CPU is computed correctly.
+        # Ignore nodes on the CPU, which computes them correctly: the table is about QNN only.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault((one.fault.name, one.inside), []).append(one)
     return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]
@@ -566,7 +565,7 @@ def wrong_numbers(
 def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
     fault = found[0].fault
     names = listed([one.node for one in found], _NAMED)
-    # The rewrite needs constant sizes and paddings, so rewrites that compute them come first.
+    # The fault's rewrite needs constant sizes and paddings, so fold computed ones first (shape-computations).
     given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""

@@ -191,7 +191,7 @@ def _in_code(value: str) -> str:
 
 
 def _as_code(name: str) -> str:
-    # Within backticks nothing can be escaped.
+    # Use backticks only for names without special characters: Markdown has no escapes within backticks.
     return f"`{name}`" if _PLAIN_PATH.fullmatch(name) else escaped(name)
 
 
@@ -291,11 +291,11 @@ def _quantized(prepared: PreparedFolder) -> str:
         again = numbers.get("recalibration") or {}
         of = "held-out samples" if numbers.get("held_out") else "of the calibration samples"
         return (
-            f"## Quantised\n\nWith {numbers.get('calibration_samples')} samples; against the float model on "
-            f"{numbers.get('compared_samples')} {of}: {worst}. "
+            f"## Quantised\n\nCalibrated with {numbers.get('calibration_samples')} samples, and compared with the "
+            f"float model on {numbers.get('compared_samples')} {of}: {worst}. "
             + (f"Then calibrated with all {again['samples']} samples. " if again.get("kept") else "")
-            + f"{output.size_text(numbers.get('bytes_before', 0))} became "
-            f"{output.size_text(numbers.get('bytes_after', 0))}."
+            + f"Size: {output.size_text(numbers.get('bytes_before', 0))} before, "
+            f"{output.size_text(numbers.get('bytes_after', 0))} after."
         )
     return ""
 
@@ -312,10 +312,8 @@ def _differences(prepared: PreparedFolder) -> str:
             lines.append(f"- {escaped(chip_label(step.chip))}, {escaped(row['inputs'])}: {why}")
         first = step.document.get("first_divergence")
         if bad and first:
-            place = (
-                "It begins at" if first["exact"] else f"It begins within {first['window']} nodes, at the latest at"
-            )
-            lines.append(f"- {place} node {escaped(first['node'])} ({escaped(first['op'])}).")
+            place = "at" if first["exact"] else f"within {first['window']} nodes, at the latest at"
+            lines.append(f"- The difference begins {place} node {escaped(first['node'])} ({escaped(first['op'])}).")
     return "## Where QNN differs\n\n" + "\n".join(lines) if lines else ""
 
 
@@ -398,7 +396,7 @@ def _package(prepared: PreparedFolder, folder: Path, manifest: Mapping[str, Any]
         if compiled.files:
             chip = compiled.chip if compiled.chip is not None and compiled.chip.isdecimal() else None
             variant = _package_variant(QNN, compiled.files[0])
-            # The simulator's device is a CPU, for which QNN has no default backend.
+            # Select the backend: QNN has no default for the simulator, whose device is a CPU.
             variant["executor_info"]["ort"]["provider_options"] = {"backend_type": "htp"}
             text = scan_model(folder / compiled.files[0], count_nodes=False).metadata.get(COMPATIBILITY_KEY)
             if text:
@@ -507,7 +505,7 @@ def document(prepared: PreparedFolder) -> dict[str, Any]:
                 "problem": step.problem or None,
                 "files": list(step.files),
                 "seconds": step.seconds,
-                # Released versions use this key.
+                # Keep the key that released versions use.
                 "told": dict(step.document),
             }
             for step in prepared.steps

@@ -292,7 +292,7 @@ def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
 
 
 def _numbers(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert infinities to numbers: documents contain them as strings, because JSON has none."""
+    """Replace "inf", which stands for infinity in documents, by the largest float."""
     found = {name: sys.float_info.max if value == "inf" else value for name, value in numbers.items()}
     return {**found, "reason": found.get("reason") or ""}
 
@@ -323,7 +323,7 @@ COMMAND = "qnnbridge prepare"
 # Callback: called with (None, title) when a step begins, and with (result, title) when it ends.
 OnStep = Callable[[StepResult | None, str], None]
 
-# These errors would occur in each further step as well, so they end the call.
+# Errors that all further steps would raise as well, so they end the call.
 _NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
 
 
@@ -353,7 +353,7 @@ def prepare_model(
     begun = time.monotonic()
     options = options or PrepareOptions()
     path = files.existing_model(Path(source))
-    # Check this first, because files in the folder are removed below.
+    # Check the model's location first, because files in the folder are removed below.
     _refuse_inside(path, Path(folder))
     # Raise all errors that do not need a host before starting one.
     fingerprint, options = _checked(path, options)
@@ -456,7 +456,7 @@ class _Steps:
             return
         folder = self.journal.folder
         if add_verdict(folder / compiled.files[0], numbers):
-            self.journal.look_again(compiled.id)
+            self.journal.record_again(compiled.id)
 
     def _reported(self, result: StepResult) -> StepResult:
         result = dataclasses.replace(result, variant=self.variant)
@@ -521,7 +521,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     scan = files.given_model(path, COMMAND, count_nodes=True).scan
     if not options.large:
         refuse_large(scan.node_count, path.name, COMMAND, "hours")
-    # This call only refuses unknown names.
+    # Refuse unknown names in --skip; the result is not needed.
     chosen((), options.skip)
     if options.quantize and len(options.buckets) > 1:
         raise OptionError(
@@ -548,8 +548,8 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     # An input that is replaced by a constant needs no size.
     inputs = [node for node in scan.inputs if node.name not in options.constants]
     # Check only the first bucket: every bucket sets the same dimensions.
-    said = _said(_per_bucket(options)[0], inputs)
-    sizes = trying.sizes_of(inputs, said, trying.read_given(options.inputs, inputs))
+    wanted = _requested_sizes(_per_bucket(options)[0], inputs)
+    sizes = trying.sizes_of(inputs, wanted, trying.read_given(options.inputs, inputs))
     # With buckets use only the given sizes: `sizes` includes the first bucket's sizes.
     dims = Dimensions(
         {**(sizes.by_name if sizes.all_named and not options.buckets else {}), **options.dims.by_name},
@@ -567,8 +567,8 @@ def _refuse_inside(path: Path, folder: Path) -> None:
         )
 
 
-def _said(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
-    """Return the sizes of --dim and --shape together, which the step `fix` compares with each other."""
+def _requested_sizes(options: PrepareOptions, inputs: list[NodeInfo]) -> Dimensions:
+    """Merge the sizes of --dim and --shape. If they contradict each other, the step `fix` raises the error."""
     by_name, by_axis = dict(options.dims.by_name), dict(options.dims.by_axis)
     declared = {node.name: node.shape or () for node in inputs}
     for name, sizes in options.shapes.items():
@@ -592,7 +592,8 @@ def _host_info(options: PrepareOptions) -> HostInfo:
 def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
     """Return (chips by number, notes for the user).
 
-    Without a chip, the simulator computes float models in full precision, and some models take minutes to compile.
+    Use a default chip on the simulator: without a chip it computes floats in full precision, unlike an NPU, and
+    takes minutes to compile some models.
     """
     # Compare chips by number, because 60 and SC8380XP are the same chip.
     named = list(dict.fromkeys(str(read_chip(chip)) for chip in options.soc_models))
@@ -640,7 +641,7 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
         for row in step.document.get("rows", ())
         if step.name == "verify"
     )
-    more = " Extreme inputs show the limits of QNN." if extremes else ""
+    more = " On extreme inputs the results differ." if extremes else ""
     return f"Ready: compiled, and QNN's results agree with the CPU's.{more}", True
 
 

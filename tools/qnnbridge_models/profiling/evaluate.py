@@ -31,7 +31,7 @@ US_PER_S: Final = 1e6
 
 # With fewer runs, the median would include one-time work of the first run.
 MIN_RUNS: Final = 3
-# If the slowest run takes this many times as long as the fastest, single figures are unreliable.
+# If the slowest run takes this many times as long as the fastest, the times of single runs are unreliable.
 WIDE_SPREAD: Final = 1.5
 
 
@@ -50,7 +50,7 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, 
         for call in recorded.calls
         if call.kind is CallKind.LOAD
     ]
-    # ONNX Runtime's initialization includes the time of QNN's calls.
+    # Subtract QNN's calls, because ONNX Runtime's initialization includes their time.
     rest_s = initialize_s - sum(phase.time_s for phase in qnn)
     return (
         LoadPhase("read the model file", parse_s),
@@ -99,7 +99,7 @@ def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
         )
     if result.partitions and attributed and not result.operators:
         if result.recorded.level == "basic":
-            yield "The level basic has no times of operators; --level detailed has them, but slows QNN down."
+            yield "The level basic records no operator times; --level detailed records them, but slows QNN down."
         else:
             yield "QNN reported no operator times."
     elif result.operators:
@@ -236,7 +236,7 @@ def _components(
     table = (
         (
             "bridge",
-            "bridge: the way to the host and back",
+            "bridge: transfer to the host and back",
             [c * US_PER_S - r.time_us for c, r in zip(calls_s, runs, strict=True)],
         ),
         (
@@ -327,9 +327,7 @@ class _Group:
         return next((source for source in self.sources if source in types), self.sources[0])
 
     def type(self, types: Mapping[str, str]) -> str:
-        """Return the type of the operator with the node's name; without such an operator, the slowest operator's
-        type.
-        """
+        """Return the type of the operator called `name`, or the slowest operator's type if that is unknown."""
         # QNN may make several operators from one node; the slowest one shows where the time is spent.
         slowest = sorted(self.rows, key=lambda row: -self.rows[row])
         return next((types[name] for name in (self.name(types), *slowest) if name in types), "")

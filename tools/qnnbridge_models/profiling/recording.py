@@ -130,7 +130,7 @@ def _recorded(
             ],
             host=host,
             timeout=request.timeout,
-            # Nodes on the CPU are part of the profile.
+            # Allow nodes on the CPU, because they are part of the profile.
             fallback="cpu",
             # A repeated run would appear twice in the profile.
             retry=0,
@@ -225,8 +225,8 @@ def _size(value: Any) -> int:
 
 # --- the files of a profiled run: ONNX Runtime's profile, QNN's profile, and QNN's trace ----------------------
 
-# Maximum size of a profile: a larger one contains thousands of runs, and a tenth of these runs has the same
-# medians.
+# Maximum size of a profile: a larger profile contains thousands of runs, and a tenth as many runs would give the
+# same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
 # File name of the trace, defined by the provider.
@@ -397,7 +397,7 @@ def _node(event: dict[str, Any], name: str) -> NodeRun:
 
 
 def _count(text: object) -> int:
-    # ONNX Runtime writes these numbers as strings.
+    # ONNX Runtime's profile contains sizes as strings.
     return int(text) if isinstance(text, (str, int)) and str(text).isdecimal() else 0
 
 
@@ -492,7 +492,7 @@ def read_qnn(path: Path) -> tuple[QnnCall, ...]:
     with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
         header = file.readline().rstrip("\r\n")
         if not header.startswith(_HEADER):
-            raise unusable(path, _QNN, "it does not start with the expected column names")
+            raise unusable(path, _QNN, "the file does not start with the expected column names")
         last = ""
 
         def lines() -> Iterator[str]:
@@ -504,7 +504,7 @@ def read_qnn(path: Path) -> tuple[QnnCall, ...]:
         calls, rest = _calls(_rows(lines(), with_sources=header.endswith(",ONNX Source Ops")))
     # A process that crashed leaves an incomplete call, or an incomplete line.
     if rest or (last and not last.endswith("\n")):
-        raise unusable(path, _QNN, "it ends in the middle of a call")
+        raise unusable(path, _QNN, "the file ends in the middle of a call")
     return _without_repeats(calls)
 
 
@@ -524,7 +524,7 @@ def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, st
 
 def _row(record: str, *, with_sources: bool) -> tuple[str, str, QnnRow]:
     found = _ROW.fullmatch(record.rstrip("\r\n"))
-    if found is None:  # the first line is not a row, or it is incomplete
+    if found is None:  # the record is not a row, or is truncated
         return "", "", QnnRow(record, 0, "")
     name, sources, operator = found["name"], "", None
     if found["message"] == "NODE":
@@ -566,7 +566,7 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
 def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
     """Remove repeated calls: QNN writes the calls for graphs A to D as A, A B, B C, C D."""
     compiled = [call for call in calls if call.kind is CallKind.COMPILE]
-    # N graphs with their repetitions have 2 N - 1 calls, always an odd number.
+    # N graphs with repetitions have 2 N - 1 calls, so an even number means that QNN repeated nothing.
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):
         return tuple(calls)
     # Compare by identity, because the calls of two graphs may have equal figures.

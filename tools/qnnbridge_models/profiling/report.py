@@ -461,7 +461,7 @@ def _print_transfers(result: ProfileResult, top: int) -> None:
             "-",
         ]
     ]
-    # Names of transfers begin with "in" and "out" in `evaluate._TRANSFERS`.
+    # Find the transfers by the beginning of their names in `evaluate._TRANSFERS`, "in" and "out".
     for one in result.partitions[:top]:
         row = [f"host and QNN, {one.label}", bytes_text(one.bytes_in), bytes_text(one.bytes_out)]
         moved = {

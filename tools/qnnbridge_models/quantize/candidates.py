@@ -110,9 +110,10 @@ class CrossValidation:
     known: KnownFolds = dataclasses.field(default_factory=KnownFolds)
 
     def snr(self, calibrated: CalibratedModel, precision: Precision) -> float:
-        """Return the worst output's SNR on the CPU, averaged over the folds. No fold's samples calibrate its model.
+        """Return the worst output's SNR on the CPU, averaged over the folds.
 
-        The mean is used because the minimum would depend on a single unusual sample.
+        Each fold runs on a model calibrated without its samples. Unlike the minimum, the mean does not depend on a
+        single unusual sample.
         """
         return statistics.fmean(_lowest(self._judged(fold, calibrated, precision)) for fold in self.folds)
 
@@ -168,7 +169,7 @@ def folds_of(
     Args:
         samples: all samples.
         compared: results of the float model for the held-out samples.
-        by_sample: any sample can be left out of the calibration.
+        by_sample: whether the ranges are known for each sample, so that any sample can be left out.
         run: runs the float model on one sample.
     """
     count = len(samples.calibration)
@@ -187,12 +188,13 @@ def folds_of(
     return found
 
 
-def working_form(
+def working_variant(
     calibrated: CalibratedModel, work: Path, reference: FloatResults
 ) -> tuple[CalibratedModel, list[str]]:
-    """Return the first variant that the quantizer can write and that equals the float model except for rounding.
+    """Find settings of biases and weights with which onnxruntime's quantizer writes a correct model.
 
-    Also return report lines about the variants that failed. Raise the error of the first variant if none runs.
+    Return the first correct variant, and report lines about the variants that failed. Raise the error of the first
+    variant if none runs.
 
     Args:
         calibrated: the model in its default variant.
@@ -204,7 +206,7 @@ def working_form(
     if calibrated.settings.per_channel:
         forms += [
             (
-                f"{words + ', and ' if words else ''}weights have one scale each",
+                f"{words + ', and ' if words else ''}each weight has a single scale",
                 dataclasses.replace(form, settings=per_tensor),
             )
             for words, form in forms
@@ -242,7 +244,7 @@ _HEADROOM_DB = 1.0
 # `_SAME_DB`: smaller differences are random. `_BETTER_DB` and `_OTHER_DB`: minimum gains required to change the
 # type of some weights, and of all weights.
 _SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
-# No larger difference on the CPU was ever seen reversed on QNN.
+# Candidates that are this much worse on the CPU are not run on QNN, where none of them was ever better.
 _NEAR_DB = 6.0
 # Time limit for trying further candidates: each runs all samples, which takes long for a large model.
 _CHOOSING_S = 120.0
@@ -251,12 +253,12 @@ _CHOOSING_S = 120.0
 # This class has no slots, because `cached_property` stores its value in the object's `__dict__`.
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One way to quantise the model.
+    """Types and ranges with which the model can be quantised, and the SNR that they reach.
 
     Args:
         change: report line to add if this candidate is chosen; empty for the default.
         db: mean SNR of the worst output over all folds, on the CPU.
-        floats: the weights stay float.
+        floats: whether the weights stay float.
     """
 
     trial: PrecisionTrial
@@ -270,10 +272,8 @@ class Candidate:
         """QNN's result: (all nodes run on QNN, lowest SNR), or None if the model does not run on QNN."""
         return self.trial.placed_on_qnn(self.trial.write(self.precision))
 
-    def beside(self, best: tuple[bool, float]) -> tuple[bool, float] | None:
-        """Return `on_qnn`, or only the first samples' result once they show that this candidate is worse than
-        `best`.
-        """
+    def on_qnn_unless_worse(self, best: tuple[bool, float]) -> tuple[bool, float] | None:
+        """Return QNN's result, but stop after the first samples if they are already worse than `best`."""
         if "on_qnn" in self.__dict__:
             return self.on_qnn
         # Compare results as pairs, so that running all nodes on QNN counts more than any SNR.
@@ -329,14 +329,14 @@ class CandidateChoice:
                         self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
                     )
                 except BridgeError as error:
-                    # The quantizer, or ONNX Runtime, fails on these types only.
+                    # Continue: the quantizer or ONNX Runtime may support the other candidates' types.
                     self.failed.append(f"{change}: {error.cause or error.message}")
                     continue
-                # The candidate has the same nodes as the default, so QNN will place them the same.
+                # Compare only the SNR: QNN's placement is the same, because the nodes are those of the default.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
             documented = self._as_documented(trial) if self._like_documented else None
-            if documented is not None and _of_use(documented, max(one.db for one in found), trial):
+            if documented is not None and _may_be_chosen(documented, max(one.db for one in found), trial):
                 found.append(documented)
         return self._best_of(found, trial, deadline)
 
@@ -346,7 +346,7 @@ class CandidateChoice:
         scores = {number: (True, one.db) for number, one in enumerate(found)}
         # QNN may reverse small differences, so all candidates near the best on the CPU are run on QNN.
         near = [number for number, one in enumerate(found) if one.db >= max(other.db for other in found) - _NEAR_DB]
-        # If only the default is near, no choice is needed; the final comparison runs the default on QNN.
+        # If only the default is near the best, skip QNN here: the final comparison runs the default on QNN.
         if trial.qnn is not None and near != [0]:
             there: dict[int, tuple[bool, float]] = {}
             # Start with the best candidate on the CPU, in case the time runs out.
@@ -358,11 +358,11 @@ class CandidateChoice:
                 trial.on_progress("trying types of weights on QNN", done, len(near))
                 # Measure the first candidate fully, because its SNR is reported next to the chosen candidate's
                 # SNR.
-                score = one.beside(max(there.values())) if there and number else one.on_qnn
+                score = one.on_qnn_unless_worse(max(there.values())) if there and number else one.on_qnn
                 if score is not None:
                     there[number] = score
             if not there:
-                return found[0]  # The final check on QNN reports why the model does not run.
+                return found[0]  # no candidate runs on QNN; the final check reports the reason
             scores, where = there, "on QNN"
         most = max(scores.values())
         # Choose the first of nearly equal candidates: the default comes first.
@@ -430,11 +430,11 @@ class CandidateChoice:
             return None
 
 
-def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> bool:
+def _may_be_chosen(documented: Candidate, others_db: float, trial: PrecisionTrial) -> bool:
     """Return whether the candidate of the documented recipe may be chosen.
 
-    A candidate with float weights is accurate, but not what the user asked for. It may be chosen only if no other
-    candidate is good; if QNN does not run all its nodes, only if all others are poor.
+    The user asked for quantised weights, so float weights are accepted only if no other candidate is good. If QNN
+    does not run all nodes of the float candidate, all others must be poor.
     """
     if not documented.floats or others_db < _FAIR_DB:
         return True
@@ -447,8 +447,9 @@ def _of_use(documented: Candidate, others_db: float, trial: PrecisionTrial) -> b
 
 
 def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precision, change: str = "") -> Candidate:
-    """Return the candidate with ranges widened for louder samples, or with unchanged ranges if widening costs
-    accuracy.
+    """Return the candidate with wider ranges, or with the measured ranges if wider ones cost accuracy.
+
+    Wider ranges leave room for samples with larger values.
     """
     trial.on_progress("trying ranges and types of weights on the CPU", 0, 0)
     plain = Candidate(trial, start, change, judge.snr(trial.calibrated, start))
@@ -475,7 +476,7 @@ def with_enough_bits(
         wide_model = trial.write(wide, "wide.onnx")
         reached = trial.on_cpu(wide_model)
     except ModelError:
-        return start, []  # Some operators cannot mix per-tensor uint8 with int16.
+        return start, []  # keep 8 bits: some operators cannot mix per-tensor uint8 with int16
     gain = f"{reached:.1f} dB instead of {narrow:.1f}"
     if reached < narrow + _WORTH_DB:
         return start, []

@@ -47,7 +47,8 @@ def clashing_names(model: Any) -> dict[str, str]:
         stem = name
         while match := _LAST_PART.search(stem):
             stem = stem[: match.start()]
-            # The quantizer appends digits only to copies of constants.
+            # Ignore a suffix of digits unless the tensor is a constant: the quantizer appends digits only to copies
+            # of constants.
             if stem in names and stem not in found and (stem in constants or not name[len(stem)].isdigit()):
                 found[stem] = _unlike(f"{stem}/renamed", names)
     return found

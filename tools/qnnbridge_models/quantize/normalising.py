@@ -92,7 +92,7 @@ _BIASES = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "InstanceNormalization": 2,
 def _role(node: Any, number: int) -> str:
     """Return the role in which a node reads an input. Nodes that read a weight in the same role can share it."""
     if _BIASES.get(node.op_type) == number:
-        # The scale of a bias depends on the other scales of the same node.
+        # No other node can share a bias: its scale depends on the other scales of the node.
         return f"bias of {node.output[0]}"
     if _WEIGHTS.get(node.op_type) == number:
         turned = bool(graphs.attribute_values(node).get("transB", 0))

@@ -255,7 +255,7 @@ class CalibratedModel:
         measured: ranges by sample.
         settings: types and options of the quantizer.
         left_out: numbers of the samples whose ranges are ignored.
-        widened: widen the ranges, to leave room for louder samples.
+        widened: whether to widen the ranges, to leave room for samples with larger values.
         float_biases: keep biases in float32.
     """
 
@@ -313,7 +313,7 @@ class CalibratedModel:
                 target.with_name(f"{target.name}.data").unlink(missing_ok=True)
                 quantizer.model.save_model_to_file(os.fspath(target), config.use_external_data_format)
             except MemoryError:
-                # Lack of memory is not an error of the model.
+                # Do not report a lack of memory as an error of the model.
                 raise
             except Exception as error:  # The quantizer raises KeyError, StopIteration, ValueError and others.
                 raise _failed(error) from error
@@ -327,7 +327,7 @@ class CalibratedModel:
         names = self.model.clashing
 
         def made(settings: ResolvedSettings) -> tuple[Any, Any]:
-            # onnxruntime's `quantize_static` would measure the ranges again for each model.
+            # Call the quantizer directly: `quantize_static` would measure the ranges again for each model.
             config = _config(self.model, None, settings, precision)
             model, options = self.model.inferred(), config.extra_options
             rename(model, names)
@@ -357,8 +357,8 @@ class CalibratedModel:
         try:
             return made(self.settings)
         except ValueError as error:
-            # onnxruntime 1.32 compares an array of scales with a single number if a weight with a scale per channel
-            # is also read by a Reshape (Magika's model).
+            # Try again with scales per tensor: onnxruntime 1.32 fails if a Reshape also reads a weight with a scale
+            # per channel (Magika's model), because it compares the array of scales with a number.
             if not self.settings.per_channel or "truth value of an array" not in str(error):
                 raise
             return made(dataclasses.replace(self.settings, per_channel=False))
@@ -503,9 +503,7 @@ def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _softmax_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """Return overrides that make the range of an int8 Softmax start at 0: QNN computes a symmetric one wrong (-16
-    dB).
-    """
+    """Return overrides that make the range of an int8 Softmax start at 0: QNN computes a symmetric range wrong."""
     if not settings.symmetric_activations or settings.activation_type != "int8":
         return {}
     kind = settings.ort_type("int8")

@@ -245,7 +245,7 @@ def _db(noise: float) -> float:
     return NO_ERROR_DB if noise <= 0 else min(NO_ERROR_DB, -10 * math.log10(noise))
 
 
-# --- nodes that the user selects, and nodes that join unlike branches ----------------------------------------
+# --- nodes that the user selects, and nodes that join branches of very different magnitudes ------------------
 
 # Operators that only move values: groups of columns can be traced through them.
 _MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Cast", "Slice", "Gather")
@@ -259,11 +259,11 @@ _MOST_MAKERS = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class JoinedOutput:
-    """An output that joins branches of unlike magnitudes.
+    """An output that joins branches of very different magnitudes.
 
     Args:
         output: name of the output.
-        tail: nodes from the first Concat that joins unlike branches to the output.
+        tail: nodes from the first such Concat to the output.
         branches: joined tensors with their magnitudes.
     """
 
@@ -334,7 +334,7 @@ def widened(index: ModelIndex, names: Iterable[str], settings: ResolvedSettings)
 
 
 def joined_outputs(index: ModelIndex, calibrated: CalibratedModel) -> list[JoinedOutput]:
-    """Return the outputs that join branches of unlike magnitudes."""
+    """Return the outputs that join branches of very different magnitudes."""
     found = []
     for output in index.outputs:
         tail: dict[str, None] = {}
@@ -351,7 +351,7 @@ def _follow(
     tail: dict[str, None],
     branches: dict[str, float],
 ) -> bool:
-    """Return whether this tensor joins unlike branches; if so, add the nodes from the Concat on to `tail`."""
+    """Return whether the tensor joins branches of very different magnitudes; if so, add its nodes to `tail`."""
     node = index.maker(tensor)
     if node is None:
         return False
@@ -366,7 +366,7 @@ def _follow(
     deeper: dict[str, float] = {}
     through = {name for name in node.input if _follow(name, index, calibrated, inside, deeper)}
     sizes = {name: calibrated.magnitude(name) for name in node.input}
-    # A tensor with unknown or zero magnitude is not evidence of unlike branches.
+    # Ignore tensors with unknown or zero magnitude, which are not evidence of a difference.
     known = {name: size for name, size in sizes.items() if size}
     unlike = len(known) > 1 and max(known.values()) >= UNLIKE * min(known.values())
     if not unlike and not through:
@@ -381,7 +381,7 @@ def _follow(
 def made_by(index: ModelIndex, output: str) -> list[str]:
     """Return the nodes that compute an output, back to the last node with weights.
 
-    A MatMul has a single scale for all columns of its weights, so unlike columns lose precision there.
+    A MatMul has a single scale for all columns of its weights, so small columns next to large ones lose precision.
     """
     found: list[str] = []
     name: str | None = output
@@ -444,7 +444,7 @@ def _shapes_of(index: ModelIndex, names: Sequence[str], sample: Feeds) -> list[t
 
 
 def _moved(index: ModelIndex, joined: JoinedOutput, values: Sequence[Any]) -> Any:
-    """Run the tail of an output with these values for its branches."""
+    """Run the nodes of an output's tail on the given values of its branches."""
     from onnx import TensorProto, helper
 
     nodes = [node for node in index.protos if node.name in joined.tail]

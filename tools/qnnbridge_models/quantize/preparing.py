@@ -50,7 +50,7 @@ def prepare_as_documented(source: Path, folder: Path) -> Path:
         try:
             changed = qnn_preprocess_model(source, prepared)
         except MemoryError:
-            # Lack of memory is not an error of the model.
+            # Do not report a lack of memory as an error of the model.
             raise
         except Exception as error:  # fusions fail with various exceptions
             raise ModelError("onnxruntime cannot prepare this model for QNN.", cause=str(error)[:1000]) from error
@@ -206,7 +206,7 @@ def prepare(
                 f"masks of -{huge:g} or less changed to -{size:g} so that the scores keep their precision"
             )
             break
-    # Name the nodes last, so that nodes created by fusions get names, too.
+    # Name the nodes last, so that nodes created by fusions also get names.
     path = _named(_preprocessed(path, work), work)
     _refuse_changed(_differences(path, sample, expected, names))
     return PreparedModel(path, tuple(changes))
@@ -276,7 +276,7 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
     # failure, this call raises the load error.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
-        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: folded without")
+        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: not used for folding")
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)

@@ -33,7 +33,7 @@ from qnnbridge_protocol.specs import Placement
 if TYPE_CHECKING:
     from qnnbridge import Host
 
-# Each of these options selects a chip.
+# Options that select a chip.
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
 # Limit in bytes for cached outputs, and for the size of a model whose outputs are cached.
 _MOST_KNOWN_BYTES = 1 << 28

@@ -32,13 +32,12 @@ _WORSE_DB = 3.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recalibration:
-    """Comparison of the model calibrated with all samples with the model calibrated without the held-out samples.
+    """Comparison of two models, calibrated with all samples and calibrated without the held-out samples.
 
     Args:
-        kept: the model calibrated with all samples was written.
+        kept: whether the model calibrated with all samples was written.
         samples: total number of samples.
-        snr_db: SNR of the worst output on each processor, for the compared samples, which calibrate this model as
-            well.
+        snr_db: this model's SNR of the worst output on each processor, over the held-out samples.
         reason: why the model was not kept.
     """
 
@@ -48,8 +47,8 @@ class Recalibration:
     reason: str = ""
 
     @property
-    def words(self) -> str:
-        """Sentence for the report."""
+    def report_line(self) -> str:
+        """Result of the comparison, for the report."""
         has = " and ".join(f"{snr:.1f} dB on {where}" for where, snr in self.snr_db.items())
         if not self.kept:
             return f"not calibrated with all {self.samples} samples: {self.reason}"
@@ -142,7 +141,7 @@ class QuantizeResult(Shown):
 
 def print_result(result: QuantizeResult) -> None:
     of = "held-out samples" if result.held_out else "calibration samples"
-    print(f"Quantised against float, on the CPU, {result.compared_samples} {of}")
+    print(f"Quantised model compared with the float model on the CPU, {result.compared_samples} {of}")
     _print_outputs(result.outputs)
     print()
     if result.layers:
@@ -342,12 +341,12 @@ def _few(held_out: int, folds: FoldsReport | None) -> str:
 
 
 def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> list[str]:
-    """Return options that may help, the most promising first."""
+    """Return command-line options that may improve the model, the most promising first."""
     tries: list[str] = []
     if settings.activation_type in ("uint8", "int8", "int16"):
         tries.append("--activation-type uint16")
     if not found.layers:
-        tries.append("--target-snr 30 (keeps the layers that lose most in 16 bits or float)")
+        tries.append("--target-snr 30 (uses 16 bits or float for the layers that lose most)")
     if settings.weight_type == "int4":
         tries.append("--weight-type int8")
     elif not settings.per_channel:
@@ -355,7 +354,7 @@ def to_try(settings: ResolvedSettings, found: FoundPrecision, samples: int) -> l
     elif settings.weight_type == "int8" and settings.activation_type == "uint16":
         tries.append("--weight-type int16 (V73 and newer)")
     if settings.method == "minmax":
-        tries.append("--method percentile (a few extreme values widen the ranges)")
+        tries.append("--method percentile (ignores extreme values, which widen the ranges)")
     tries.append("more samples" if samples < 100 else "samples that resemble the later inputs")
     return tries
 

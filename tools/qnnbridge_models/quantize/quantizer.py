@@ -29,7 +29,7 @@ from qnnbridge_models.quantize.candidates import (
     folds_of,
     with_enough_bits,
     with_headroom,
-    working_form,
+    working_variant,
 )
 from qnnbridge_models.quantize.ort_quantizer import CalibratedModel, Precision, calibrate
 from qnnbridge_models.quantize.preparing import (
@@ -52,11 +52,11 @@ _TRIED = 60
 _LOOKED_AT = 20
 # Time limit in seconds for one fold of one candidate. Slower models are judged by the held-out samples only.
 _FOLD_S = 4.0
-# Allowed loss in dB. A range that is 10 % wider costs 0.8 dB, and prevents clipping of the next loud sample. If the
-# model stays good, a range that is a third wider is acceptable.
+# SNR in dB that a model calibrated with all samples may lose. A range that is 10 % wider costs 0.8 dB, and keeps
+# larger values from being clipped. If the model stays good, a range that is a third wider is acceptable.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
-# In these operators data, updates and result have different scales, but QNN copies the integers without conversion,
-# which leaves 9 to 16 dB.
+# Operators to keep in float: their data, updates and result have different scales, but QNN copies the integers
+# without conversion, which leaves 9 to 16 dB.
 _WRONG_QUANTISED = ("ScatterElements",)
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"
@@ -148,7 +148,7 @@ def _quantized(
                 eight_bits=settings.activation_type.endswith("t8"),
             )
         calibrated = calibrate(prepared.path, samples, settings, output.work, on_progress, KnownWeights())
-        calibrated, form = working_form(calibrated, output.work, reference)
+        calibrated, form = working_variant(calibrated, output.work, reference)
         with opened_qnn(options.qnn) as qnn:
             work = _Work(
                 options.settings,
@@ -180,7 +180,7 @@ def _quantized(
         with phase("writing"):
             result = _finish(model, output.model, found)
             written = output.commit()
-    recalibrated = [recalibration.words] if recalibration is not None else []
+    recalibrated = [recalibration.report_line] if recalibration is not None else []
     return QuantizeResult(
         source=path,
         target=Path(target),
@@ -237,7 +237,7 @@ class _Work:
     def choose(self, original: Any, on_progress: OnProgress) -> _Chosen:
         """Choose the precision of each node.
 
-        Start from the options, and quantise branches of unlike magnitudes separately; then raise the precision
+        Start from the options, and quantise branches of different magnitudes separately; then raise the precision
         until the target is met.
         """
         index = precision.load_index(self.calibrated.path)
@@ -263,7 +263,7 @@ class _Work:
                 nodes = precision.made_by(index, name)
                 start = start.joined(Precision(frozenset(nodes)))
                 changes.append(
-                    f'output "{name}" has columns of unlike magnitudes that were not joined by a Concat: it is '
+                    f'output "{name}" has columns of very different magnitudes that no Concat joins: it is '
                     f"computed in float ({len(nodes)} nodes)"
                 )
         tried = self._tried(_LOOKED_AT if self.wished.target_snr is None else _TRIED)
@@ -291,7 +291,7 @@ class _Work:
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, (*changes, *cut), every_fold)
-        # These changes do not apply to a candidate that was prepared differently.
+        # Report no changes of the default preparation if the chosen candidate was prepared differently.
         if best.trial.index is not index:
             changes = []
         change = [best.change] if best.change else []
@@ -327,9 +327,7 @@ class _Work:
         return CrossValidation(folds, self.folder)
 
     def _mixed_outputs(self, groups: ColumnGroups) -> list[str]:
-        """Return outputs whose columns have unlike magnitudes, for example pixels and scores, but were not joined
-        by a Concat.
-        """
+        """Return outputs with columns of very different magnitudes (pixels and scores) that no Concat joins."""
         expected = self.reference.expected
         stacks = {name: [np.asarray(one[n]) for one in expected] for n, name in enumerate(self.reference.names)}
         return [
@@ -355,7 +353,7 @@ class _Work:
 
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
-    """Return report lines about what was skipped for lack of time, so that another run may choose differently."""
+    """Return report lines about folds and candidates that were skipped for lack of time."""
     lines = [f"chosen by the held-out samples only: the other {folds} folds would take too long"] if folds else []
     return [*lines, *(f"not tried for lack of time: {one}" for one in untried)]
 

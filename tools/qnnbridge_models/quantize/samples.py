@@ -131,7 +131,7 @@ def _arrays_of(file: Path, names: Sequence[str], ignored: set[str]) -> dict[str,
     if missing:
         raise OptionError(
             f'{file} has no array "{missing[0]}", which the model needs as input.',
-            cause=f"It has {listed(list(arrays), MAX_NAMES_SHOWN) or 'none'}; the model's inputs are {inputs}.",
+            cause=f"The file has {listed(list(arrays), MAX_NAMES_SHOWN) or 'no array'}; the model needs {inputs}.",
             fix="Save the file with the inputs' names as keys: numpy.savez(FILE, **{"
             + ", ".join(f'"{name}": ...' for name in names[:MAX_NAMES_SHOWN])
             + "}).",
@@ -281,7 +281,7 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
     warnings: list[str] = []
     samples: FileSamples | RandomSamples
     if random and sources:
-        raise OptionError("Calibration samples and random samples exclude each other.", fix="Omit --random.")
+        raise OptionError("Calibration samples cannot be combined with random samples.", fix="Omit --random.")
     if random:
         extra = _held_out_of(random) if held_out is None else held_out
         samples, held_out = RandomSamples(declared, random + extra, seed), extra

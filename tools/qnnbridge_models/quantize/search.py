@@ -202,7 +202,7 @@ def _noisiest(
 def _stepped_up(
     trial: PrecisionTrial, precision: Precision, errors: Sequence[LayerError], partial: PartialModels
 ) -> Precision:
-    """Raise the precision of these layers by one step: of their weights or outputs, whichever cause the noise."""
+    """Raise the precision of these layers by one step; skip weights or outputs that cause little of the noise."""
     for error in errors:
         # Measure weights and outputs separately, and skip those that cause little of the noise.
         layer = error.layer
@@ -251,7 +251,7 @@ def _written(
 def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
     trial.on_progress("trying it on QNN", 0, 0)
     there = trial.on_qnn(trial.write(found.precision))
-    # QNN may reject 16 bits for some weights although it supports 16 bits for others.
+    # If the model does not run, keep 16 bits only for those weights for which QNN supports them.
     if there is None:
         found = without_refused(trial, found, deadline)
         there = trial.on_qnn(trial.write(found.precision))

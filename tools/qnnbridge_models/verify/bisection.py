@@ -210,7 +210,7 @@ class Cutter:
         cut = type(self._model)()
         cut.ir_version = self._model.ir_version
         cut.opset_import.extend(self._model.opset_import)
-        # The included nodes may call functions of the model.
+        # Keep the model's functions, which the nodes may call.
         cut.functions.extend(self._model.functions)
         cut.graph.name = self._model.graph.name or "cut"
         # Dequantize outputs of QuantizeLinear: QNN computes a group without its DequantizeLinear differently, and
@@ -360,11 +360,11 @@ class DivergenceSearch:
                         break
                     low = mark
             elif self._left() < _LEAST_S:
-                # The deadline stopped the session, which proves nothing about the nodes.
+                # Ignore the error: the deadline stopped the session, which proves nothing about the nodes.
                 self._error = None
                 break
             elif len(marks) > 1:
-                # QNN cannot create a session for one of these cuts; test them one at a time from now on.
+                # QNN cannot create a session for several cuts at once, so test one cut at a time from now on.
                 at_once = 1
             elif self._is_the_failure():
                 high = marks[0]
@@ -464,8 +464,8 @@ class DivergenceSearch:
         reasons = self._faults(names, expected, answer)
         if not reasons:
             words = (
-                "right when it runs alone on the CPU's values: it amplifies an earlier error, or QNN fuses it "
-                "with other nodes"
+                "the node alone is right on the CPU's values: it amplifies an earlier error, or QNN fuses it with "
+                "other nodes"
             )
             return NodeAlone(True, words), ()
         at = self.cutter.described(place, values, dict(zip(names, expected, strict=True)))
@@ -477,7 +477,7 @@ class DivergenceSearch:
             )
             if change is not None:
                 proven.append(traps.proven(trap, label_of(self.cutter.nodes[place], place), seen, change))
-        return NodeAlone(False, f"also wrong when it runs alone on the CPU's values: {reasons[0]}"), tuple(proven)
+        return NodeAlone(False, f"the node alone is also wrong on the CPU's values: {reasons[0]}"), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
         """Return whether the error disappears after the change."""

@@ -159,7 +159,7 @@ VALUE_TRAPS = (
 
 # Smallest positive float16 number (subnormal, so with reduced precision).
 _SMALLEST_HALF = 6e-8
-# The simulator's float16 numbers lose precision below 6.1e-5.
+# Minimum to which small values are raised to exclude underflow: the simulator's float16 is imprecise below 6.1e-5.
 _NO_UNDERFLOW = 1e-4
 _LARGE_SCORES = 1000.0
 
@@ -307,7 +307,7 @@ def _smaller(node: NodeAt) -> Sequence[NodeChange]:
 def _larger(node: NodeAt) -> Sequence[NodeChange]:
     powers = _powers(1e-3 / max(node.smallest(), 1e-30))
     changes = [NodeChange(f"inputs {times:g} times as large", scale=times) for times in powers]
-    # Also raise only the small values: scaling would overflow if the inputs contain large values as well.
+    # As another change, raise the small values only: scaling overflows if the inputs also contain large values.
     raised = {
         number: np.where((value != 0) & (np.abs(value) < _NO_UNDERFLOW), np.copysign(_NO_UNDERFLOW, value), value)
         for number, value in enumerate(node.inputs)
@@ -334,7 +334,7 @@ def _without(*names: str) -> Callable[[NodeAt], Sequence[NodeChange]]:
 
 
 def _resized_plainly(node: NodeAt) -> Sequence[NodeChange]:
-    # Upsample only has a mode, and its scales are the second input.
+    # Change only the mode of an Upsample, which has no coordinate attributes. Its scales are the second input.
     plain = _PLAIN_RESIZE if node.op == "Resize" else {}
     place = 2 if node.op == "Resize" else 1
     modes = dict.fromkeys((node.attributes.get("mode", "nearest"), "linear")) if plain else ["linear"]
@@ -459,9 +459,9 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "resize",
-        "Resize uses pixels different from those that ONNX defines: nearest when reducing, several coordinate "
-        "modes, and linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by 1.4: cosine "
-        "0.987).",
+        "Resize uses pixels different from those that ONNX defines. Affected are nearest when reducing, several "
+        "coordinate modes, and linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by "
+        "1.4: cosine 0.987).",
         "Resize by integer factors, or resize outside of the model.",
         _saw_resize,
         _resized_plainly,

@@ -1,7 +1,7 @@
 """Run each set of inputs on the CPU and on QNN, and judge the results with `qnnbridge_host.numerics.judge`.
 
 Inputs come from files (never unpickled), are generated with plausible content ("made up"), or contain extreme
-values. `limit` marks extreme values on which no float16 computation can agree with the CPU: a difference is
+values. On some extreme values no float16 computation can agree with the CPU (`ExtremeInput.limit`): a difference is
 reported, but does not change the verdict. If an output is constant or NaN for all made-up inputs, these prove
 nothing; further inputs are then tried that make the CPU's results vary more.
 """
@@ -55,7 +55,7 @@ _EVERY = 7
 _WIDE_BYTES = 4
 # The lower 32 bits are 5, so the result shows whether the upper 32 bits were lost.
 BIG_INTEGER = 2**33 + 5
-# float16 represents 1e4 but not 1e5 (the limit is 65504); the square of 1e-5 becomes 0.
+# Extreme values: float16 represents LARGE, but not HUGE (its limit is 65504), and the square of TINY becomes 0.
 LARGE = 1e4
 HUGE = 1e5
 TINY = 1e-5
@@ -87,7 +87,7 @@ class FixedSizes:
         return Dimensions({}, dict(self.by_axis))
 
     def of(self, inputs: Iterable[NodeInfo]) -> list[NodeInfo]:
-        """Return the inputs with these sizes."""
+        """Return the inputs with their free dimensions replaced by the sizes."""
         return [
             dataclasses.replace(
                 node,
@@ -304,7 +304,7 @@ def why_not(extreme: ExtremeInput, operators: Mapping[str, int]) -> str:
 
 # Two CPU runs count as equal if their SNR in dB is at least this: threads may add numbers in a different order.
 _AGAIN_DB = 80.0
-# Time limits in seconds for running further inputs on the CPU, and for the search after these inputs.
+# Time limits in seconds: for running further inputs on the CPU, and for the hill climbing that follows.
 _FURTHER_S = 60.0
 _SEARCH_S = 8.0
 _MOST_SEARCHED = 200
@@ -376,7 +376,7 @@ def prepare_trials(
         trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, how.seed)]
         trials += _further(cpu, trials, knowledge, number_format, how.seed)
     except NotMade as error:
-        # This is no error yet, because given inputs are enough.
+        # Raise no error yet, because the verification can also run with given inputs only.
         reason = str(error)
     answered = [trial for trial in trials if trial.expected.values is not None]
     if not answered:
@@ -519,7 +519,7 @@ def _extreme_trials(
         if feeds is None:
             continue
         reason = why_not(extreme, operators)
-        # Also skip the CPU run in this case, because it would allocate the same gigabytes.
+        # Do not run skipped inputs on the CPU either, which would allocate as much memory as QNN.
         answer = RunAnswer(None) if reason else cpu.answer(feeds)
         matters = strict or (counts and not extreme.limit)
         found.append(Trial(extreme.name, "extreme", matters, {} if reason else feeds, answer, reason))
@@ -589,9 +589,9 @@ def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple
 def verdicts_on(
     prepared: TrialSet, found: Mapping[str, Sequence[Any]], kinds: Sequence[InputKind]
 ) -> tuple[OutputVerdict, ...]:
-    """Return the verdict on each output over the sets of these kinds for which CPU and QNN returned results.
+    """Return the verdict on each output over the sets of these kinds with results from both CPU and QNN.
 
-    The result is empty if `kinds` contains "given" and there is no such set.
+    Return an empty tuple if `kinds` contains "given", but no set has results from both.
     """
     trials = [
         trial
@@ -613,7 +613,7 @@ def verdicts_on(
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format, prepared.steps.get(name, 0.0))
         if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
-            state, reason = "agrees", ""  # a constant output need not vary with the inputs
+            state, reason = "agrees", ""  # no input can make a constant output vary
         # As evidence, use the worst set among those with the verdict's state.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(

@@ -206,8 +206,8 @@ class SessionCure:
             then = "agrees" if self.agrees else "still differs"
             return (
                 f"The cause is {'; '.join(self.rewrites)}: ONNX Runtime changes the model before passing it to "
-                f"QNN. Without it QNN {then}: {self.words}. A session disables it after the first call that "
-                "differs; disabled_optimizers= disables it from the start."
+                f"QNN. Without this change QNN {then}: {self.words}. A session disables the change after the first "
+                "call that differs; disabled_optimizers= disables it from the start."
             )
         if self.agrees:
             return f"Sessions fix it automatically ({'; '.join(self.rewrites)}): {self.words}."

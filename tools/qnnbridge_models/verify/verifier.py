@@ -110,7 +110,7 @@ def verify_model(
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    # Refuse a too large model before counting its nodes.
+    # Refuse a model that is too large before counting its nodes.
     refuse_scanned(scan_model(path, count_nodes=False), COMMAND)
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
@@ -157,7 +157,7 @@ def verify_model(
         nodes=nodes,
         divergence=divergence,
         not_bisected=not_bisected,
-        # If a row already reports a trap, keep that row's evidence.
+        # Omit traps that a row already reports with its own evidence.
         node_traps=tuple(trap for trap in node_traps if trap.name not in shown),
         error=tried.error,
         cure=cure,
@@ -220,7 +220,7 @@ class _Tried:
         """Return the inputs to use in the search for the first differing node; None if no search is useful."""
         by_name = {trial.name: trial for trial in self.prepared.trials}
         if self.error is not None:
-            # QNN created no session, so all inputs lead to the same node and any inputs will do.
+            # Return any inputs: QNN created no session, so the failing node does not depend on the inputs.
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
         # Prefer rows that count, then crashes, then the lowest SNR.
@@ -275,7 +275,7 @@ class CpuReference:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Work:
-    """One model on the CPU and on QNN in a host."""
+    """Runs one model on the CPU and on QNN in a host."""
 
     model: Path
     scan: ModelScan
@@ -327,7 +327,7 @@ class _Work:
                     # different results.
                     journal = AnswerJournal({**what, "versions": versions}) if how.resume else None
                     rows, found = self._rows(side, prepared, journal, memory_filling(host, self.settings))
-            # Re-raise ModelChanged: the next handler would report it as the reason why QNN created no session.
+            # Raise ModelChanged here, so that the handler of BridgeError does not report it as an error of QNN.
             except (*NO_FINDING, ModelChanged):
                 raise
             except BridgeError as error:
@@ -438,7 +438,7 @@ class _Work:
             return None
         if any(row.died for row in tried.rows) or not {"Sigmoid", "Tanh"} & self.scan.ops.keys():
             return None
-        # self.model already has fixed sizes. Like bisection, the rewrite needs the models extra.
+        # Skip this check without the models extra, which the rewrite needs.
         try:
             from qnnbridge_host.rewrite.catalogue import GATES
             from qnnbridge_host.rewrite.fixer import fix_model
@@ -470,7 +470,8 @@ class _Work:
         """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        if is_nan:  # IsNaN is wrong for NaN only, and with NaN the search would report the input
+        # Only inputs with NaN show a wrong IsNaN. With NaN all results differ, so examine only the IsNaN.
+        if is_nan:
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
         if trial is None:
@@ -579,9 +580,9 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     if failed:
         return "differs", f"QNN fails but the CPU does not, on {failed[0].name}: {failed[0].reason}"
     worst = worst_of(outputs)
-    extreme = " Extreme inputs show the limits of QNN." if any(row.kind == "extreme" for row in bad) else ""
+    extreme = " On extreme inputs the results differ." if any(row.kind == "extreme" for row in bad) else ""
     if worst is None:
-        return "not compared", "QNN and the CPU did not both return results for any of the inputs."
+        return "not compared", "For no set of inputs did both QNN and the CPU return results."
     where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
         # Without an SNR, `numbers` is the reason, which must not be repeated.
@@ -602,6 +603,6 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     if any(row.kind == "made up" for row in bad):
         # Without real inputs, the differing inputs are guesses: values beyond those that the model is known to
         # support.
-        beside = "if real inputs are given" if given else "for values that the model may not support"
-        extreme = f" Made-up inputs show a difference, which does not count {beside}.{extreme}"
+        why = "real inputs are given" if given else "the model may not support their values"
+        extreme = f" Made-up inputs show a difference, which is ignored because {why}.{extreme}"
     return "agrees", f"The results of QNN and the CPU agree; {where}.{extreme}"
