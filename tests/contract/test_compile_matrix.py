@@ -57,7 +57,7 @@ def test_with_one_chip_the_file_name_does_not_contain_its_name(tmp_path: Path) -
 def test_models_with_the_same_name_cannot_be_written_to_one_folder(tmp_path: Path) -> None:
     other = tmp_path / "mul_1.onnx"
     other.write_bytes(SIGMOID.read_bytes())
-    with pytest.raises(OptionError, match="Two of the models"):
+    with pytest.raises(OptionError, match="The results of two models"):
         plan([MUL, other], [], tmp_path / "out")
     assert len(plan([MUL, other])) == 2, "beside each is another folder"
 

@@ -290,7 +290,7 @@ def test_the_figures_are_those_of_the_output_with_the_largest_relative_differenc
 
 
 def test_the_error_for_no_model_keeps_the_sizes_and_drops_the_advice_for_sessions() -> None:
-    """Commands replace the call by their option: `in_words_of_commands`."""
+    """Commands replace the call by their option: `use_options_in_fix`."""
     refused = PlacementRefused(
         "No node of m.onnx can run on the NPU (3 nodes), and this session forbids the CPU.",
         cause="dynamic",

@@ -202,7 +202,7 @@ def test_a_release_that_does_not_fit_is_not_reinstalled() -> None:
     machine.remove(host.path("onnxruntime_qnn/QnnSystem.dll"))
     found = diagnose(survey(machine, SurveyOptions())).findings[0]
     assert found.code == "files.missing"
-    assert "onnxruntime-qnn 2.7.0 does not fit this computer anyway" in found.remedy.words
+    assert "onnxruntime-qnn 2.7.0 does not run on this computer" in found.remedy.words
     assert found.remedy.commands[-1].endswith("install onnxruntime-qnn==1.23.2")
 
 
@@ -335,7 +335,7 @@ def test_a_finding_without_a_set_up_command_is_not_fixed_by_a_set_up() -> None:
     asked: list[str] = []
     lines = examine.apply_fixes(report, lambda question: bool(asked.append(question)))  # type: ignore[func-returns-value]
     assert asked == []
-    assert lines == ["not fixed by --fix (sdk.newer-than-system): follow its fix"]
+    assert lines == ["not fixed by --fix (sdk.newer-than-system): follow the fix in the report"]
 
 
 # --- commands ---

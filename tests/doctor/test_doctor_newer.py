@@ -159,7 +159,7 @@ def test_a_newer_onnxruntime_genai_is_named_and_is_not_a_finding(version: str, w
     assert report.findings == ()
     (line,) = [one.text for one in report.healthy if one.check == "text generation"]
     assert line.startswith(f"onnxruntime-genai {version}" + (f" ({words}" if words else ""))
-    assert ("tries it" in line) is (words == NEWER_WORDS)
+    assert ("tests it" in line) is (words == NEWER_WORDS)
 
 
 def test_an_unreadable_version_counts_as_unknown_and_does_not_crash_doctor() -> None:

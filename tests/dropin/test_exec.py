@@ -417,7 +417,7 @@ def test_survived_crashes_are_counted(tmp_path: Path) -> None:
     """
     ran = exec_program("--report", program(tmp_path, source), cwd=tmp_path)
     assert ran.stdout.strip() == "21.0", ran.stderr
-    assert "1 crash of the host survived, 1 call repeated; 1 process" in ran.stderr
+    assert "1 crash of the host, 1 call repeated after a crash; 1 process" in ran.stderr
 
 
 def test_the_host_uses_its_own_onnxruntime_whatever_the_program_has(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_a_wrong_command_line_is_refused_before_anything_is_started(arguments: l
 
 def test_fix_asks_no_question_without_a_terminal(tmp_path: Path) -> None:
     done = said("doctor", "--quick", "--fix", "--host-python", str(tmp_path / "absent"))
-    assert "not fixed by --fix (host.file-missing): follow its fix" in done.stdout
+    assert "not fixed by --fix (host.file-missing): follow the fix in the report" in done.stdout
 
 
 def test_both_command_lines_print_the_same_report() -> None:

@@ -224,7 +224,7 @@ BAD = {
     "several in one": (["a.wav", "b.wav"], ["--format", "vtt"], 2, "cannot be written as one vtt"),
     "is there": (["a.wav"], ["-o", "a.srt"], 2, "exists already"),
     "the audio": (["a.wav"], ["-o", "a.wav", "--overwrite"], 2, "is the input itself"),
-    "one name": (["a.wav", "other/a.wav"], ["-o", "nothing"], 2, "Two of the files would be written to"),
+    "one name": (["a.wav", "other/a.wav"], ["-o", "nothing"], 2, "transcripts of two files would be written to"),
     "a file as folder": (["a.wav", "b.wav"], ["-o", "a.srt"], 2, "is not a folder"),
     "language": (["a.wav"], ["--language", " "], 2, "--language is empty"),
     "time": (["a.wav"], ["--timeout", "0"], 2, "is not above 0"),

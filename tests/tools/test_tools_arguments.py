@@ -13,13 +13,13 @@ from qnnbridge_protocol.specs import NodeInfo
 from qnnbridge_tools.arguments import (
     InputFile,
     in_options,
-    in_words_of_commands,
     read_dimensions,
     read_inputs,
     read_provider_options,
     read_timeout,
     refuse_unknown,
     session_options,
+    use_options_in_fix,
 )
 
 
@@ -181,5 +181,5 @@ def test_a_fix_for_python_code_becomes_one_for_the_command_line(said: str | None
 )
 def test_advice_of_a_command_is_in_its_options(options: list[str], said: str, shown: str) -> None:
     error = BridgeError("Failed.", fix=said)
-    in_words_of_commands(error, options)
+    use_options_in_fix(error, options)
     assert error.fix == shown

@@ -89,7 +89,7 @@ def test_the_page_is_complete_and_needs_no_other_resources(measured: tuple[dict[
         (("--html", "/"), "is a folder"),
         (("--model", MODELS / "sigmoid.onnx", "--dim", "x"), "--dim"),
         (("--model", MODELS / "sigmoid.onnx", "--dim", "batch=2"), 'no free dimension "batch"'),
-        (("--dim", "batch=2"), "goes with --model"),
+        (("--dim", "batch=2"), "--dim needs --model"),
         (("--input", "x=x.npy"), "no file x.npy"),
         (("--model", MODELS / "sigmoid.onnx", "--input", "x"), "not of the form"),
     ],
@@ -206,7 +206,7 @@ def test_without_qnn_the_cpu_is_measured() -> None:
 def test_a_process_that_never_answers_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "TIMEOUT_S", 0.5)
     begun = time.monotonic()
-    with pytest.raises(BridgeError, match=r"no session within 0\.5 s"):
+    with pytest.raises(BridgeError, match=r"not create a session within 0\.5 s"):
         work._first_output_s([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
     # A process that has answered, but does not end.
     stays = "import os, time; os.write(1, b'!'); time.sleep(60)"

@@ -308,4 +308,4 @@ def test_a_file_that_is_not_a_snapshot_is_refused_with_the_way_to_write_one(tmp_
     done = qnnbridge("doctor", "--from-snapshot", tmp_path / "text")
     assert done.returncode == 2
     assert "Cause: Expecting value" in done.stderr
-    assert "Fix: Write one on the computer in question: qnnbridge doctor --snapshot FILE" in done.stderr
+    assert "Fix: Write a snapshot on the computer to diagnose: qnnbridge doctor --snapshot FILE" in done.stderr

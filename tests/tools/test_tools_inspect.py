@@ -106,7 +106,7 @@ def test_functions_are_reported(tmp_path: Path) -> None:
     call = helper.make_node("Block", ["x"], ["y"], domain="own")
     path = models.save(models.model_of(call, functions=(models.function_with(relu),)), tmp_path / "m.onnx")
     assert told(path)["functions"] == ["own.Block"]
-    assert "1, with 1 node that count above once per call: own.Block" in inspect(path).output
+    assert "1, containing 1 node (counted above at each call of the function): own.Block" in inspect(path).output
 
 
 def test_names_cannot_control_the_terminal(tmp_path: Path) -> None:

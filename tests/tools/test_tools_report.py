@@ -125,7 +125,7 @@ def test_the_rest_of_a_path_stays_readable() -> None:
 def test_common_words_as_user_names_do_not_garble_the_report() -> None:
     named = Identity(users=("qn", "model"), computers=("host",))
     assert without_personal("qn model host /home/model/x", named)[0] == "qn model host /home/USER/x"
-    assert "3 of this computer's names" in report_text([], named)
+    assert "3 names of users or computers" in report_text([], named)
 
 
 def test_a_number_may_be_a_password_and_is_not_a_token() -> None:

@@ -472,7 +472,7 @@ def test_folders_on_the_path_are_listed_once_without_quotes_or_relative_ones() -
     ("told", "why"),
     [
         (answer((3, 10)), "is Python 3.10, and the host needs 3.11 or newer"),
-        (answer((3, 13), free_threaded=True), "not a CPython with the GIL"),
+        (answer((3, 13), free_threaded=True), "not CPython with the GIL"),
         (answer((3, 13), has_venv=False), "lacks venv or ensurepip"),
         ("does not run: exit code 1", "does not run: exit code 1"),
     ],

@@ -15,13 +15,13 @@ from qnnbridge_tools import output
 def main() -> int:
     """Run the command; return its exit code."""
     if sys.argv[1:2] == ["exec"]:
-        return _command()  # The program itself handles its output, and the loss of its reader.
-    # Some commands run ONNX Runtime in this process, whose telemetry would leave a file (`.ses`). Hosts do the
-    # same.
+        return _command()  # The program itself handles errors of its output, such as a closed pipe.
+    # Some commands run ONNX Runtime in this process, whose telemetry would leave a file (`.ses`). Hosts set this
+    # variable, too.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         return output.guarded(_command)
-    except KeyboardInterrupt:  # Raised while commands are imported or output is flushed.
+    except KeyboardInterrupt:  # Ctrl+C while commands are imported or output is flushed
         print("Interrupted.", file=sys.stderr)
         return 130
 

@@ -105,7 +105,7 @@ def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
     read: dict[str, list[int | None]] = {}
     for text in texts:
         name, equals, sizes = text.rpartition("=")
-        # Accept the form 1x3x48x192 as well, in which reports show sizes.
+        # Also accept 1x3x48x192, the notation of reports.
         words = re.split(r"[,x]", sizes) if sizes else []
         if not equals or not name or not all(word == "?" or _is_size(word) for word in words):
             raise OptionError(
@@ -119,7 +119,7 @@ def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
 
 
 def read_constants(texts: Iterable[str]) -> dict[str, Any]:
-    """Return the number, or the list of numbers, that each input always has: `sr=16000`, `size=480,640`."""
+    """Return the value that `--constant` gives to each input, a number or a list: `sr=16000`, `size=480,640`."""
     from qnnbridge_protocol.input_constants import plain_constants
 
     read: dict[str, Any] = {}
@@ -128,7 +128,7 @@ def read_constants(texts: Iterable[str]) -> dict[str, Any]:
         cause = None
         try:
             values = [_number(word) for word in numbers.split(",")]
-            # The input determines the shape of the constant.
+            # Pass a single value as a number: the shape of the input later determines the shape of the constant.
             read_one = plain_constants({name: values if len(values) > 1 else values[0]})
         except ValueError as error:
             read_one, cause = {}, f"{error}."
@@ -144,7 +144,7 @@ def read_constants(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _number(word: str) -> float:
-    # Values of Boolean inputs are written as true or false, and stored as 1 and 0.
+    # Convert true and false, for Boolean inputs, to 1 and 0.
     known = {"true": 1, "false": 0}.get(word.strip().lower())
     if known is not None:
         return known
@@ -154,7 +154,7 @@ def _number(word: str) -> float:
         return float(word)
 
 
-# Each combination is a separate model.
+# Limit for the combinations of sizes, because each one is compiled as a separate model.
 MOST_BUCKETS = 256
 
 
@@ -169,7 +169,7 @@ def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
                 f'--bucket "{text}" is not of the form NAME=SIZE,SIZE,... or repeats a dimension.',
                 fix="Give a free dimension and its sizes: --bucket seq=16,32,64.",
             )
-        # A size that is given twice would be compiled twice, into one file.
+        # Remove duplicates: a size that is given twice would be compiled twice, into one file.
         sizes[name] = sorted({int(word) for word in words})
     return sizes
 
@@ -196,7 +196,7 @@ def read_chip(text: str) -> int:
     known = chip_named(text.strip())
     if known is not None:
         return known.number
-    # A chip newer than the table can be given by its number.
+    # Accept every number, because the chip may be newer than the table.
     if text.strip().isascii() and text.strip().isdecimal() and int(text):
         return int(text)
     raise OptionError(
@@ -262,10 +262,10 @@ def _give(options: dict[str, str], key: str, value: str) -> None:
         raise OptionError(f'"{key}" is given two values (--provider-option).', fix="Give it once.")
 
 
-# The Python call in the errors of sessions. Errors about several dimensions contain several calls.
+# The Python call that session errors suggest for a free dimension. Errors about several dimensions contain several.
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
-# Sessions take sizes only by name, and some dimensions have no name.
+# What session errors suggest for a dimension without a name, because sessions accept sizes only by name.
 _EXPORT = re.compile(r"Export the model with fixed shapes(?: \(those .*?=SIZE\"?\))?")
 _ON_CPU = re.compile(r"\b(?:([Cc])reate the session with|allow) fallback=(['\"])cpu\2")
 _REWRITTEN = re.compile(
@@ -300,13 +300,13 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
     for model in models:
         if model.is_dir():
             prepared = read_folder(os.fspath(model))
-            if prepared is None:  # the host reads this format and reports problems
+            if prepared is None:  # another model package, which only the host can read
                 continue
             chosen.update(name for variant in prepared.variants for name in variant.sizes)
             scans.append(scan_model(model / prepared.model, count_nodes=False))
         else:
             scans.append(scan_model(model, count_nodes=False))
-    # The given sizes select a model of the prepared folder; the models themselves have no free dimensions.
+    # Do not look for sizes that select a model of a prepared folder: its models have no free dimensions.
     by_name = {name: size for name, size in dimensions.by_name.items() if name not in chosen}
     if scans:
         refuse_unknown(scans, Dimensions(by_name, dict(dimensions.by_axis)))
@@ -315,7 +315,7 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
 
 def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
     """Raise `OptionError` for a `--dim` that no input of these models has, because ONNX Runtime ignores it."""
-    if any(scan.format == "ort" for scan in scans):  # this format cannot be read here
+    if any(scan.format == "ort" for scan in scans):  # the inputs of an .ort file cannot be read here
         return
     refuse_unknown_of([node for scan in scans for node in scan.inputs], dimensions)
 
@@ -346,11 +346,11 @@ def in_options(refused: PlacementRefused, inputs: Iterable[DeclaredInput] = ()) 
         by_option = f"Fix the dimensions: {options_text(free)}, or export the model with fixed shapes"
         fix = _EXPORT.sub(lambda _: by_option, fix, count=1)
     refused.fix = fix or None
-    in_words_of_commands(refused, ("--dim", "--fallback"))
+    use_options_in_fix(refused, ("--dim", "--fallback"))
 
 
-def in_words_of_commands(error: BridgeError, options: Container[str]) -> None:
-    """Replace the Python calls in the error's fix by what a user of the command line can do.
+def use_options_in_fix(error: BridgeError, options: Container[str]) -> None:
+    """Replace the Python calls in the error's fix by options of the command.
 
     options: the options of the command. Calls for which the command has no option are kept.
     """

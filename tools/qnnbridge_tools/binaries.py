@@ -1,4 +1,4 @@
-"""Context binaries without an ONNX file (`model.bin`): how `inspect` shows one, and `qnnbridge wrap`.
+"""Context binaries without an ONNX file (`model.bin`), for `qnnbridge inspect` and `qnnbridge wrap`.
 
 The host's Python reads the binary with QNN's system library, in a separate process, because a damaged file can end
 the process.
@@ -88,7 +88,7 @@ class BinaryFacts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WrappedFile:
-    """A model that was written. graphs: the graphs of the binary that the model runs."""
+    """One written model. graphs: the graphs of the binary that the model runs."""
 
     path: str
     graphs: tuple[str, ...]
@@ -146,7 +146,7 @@ _REQUEST: Final[Mapping[str, Any]] = {"name": None, "graphs": [], "together": Fa
 def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, list[tuple[tuple[str, ...], bytes]]]:
     """Return the description and the models that the host's Python reads and builds.
 
-    Raises its errors, and `ContextUnusable` if reading the binary ends the process.
+    Raise the errors of that process, and `ContextUnusable` if it crashes.
     """
     from qnnbridge._launch import host_environment
 
@@ -183,7 +183,7 @@ def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, li
                 fix=install_command(python=str(python), options="--upgrade"),
             ) from None
         raise ContextUnusable(
-            f"Reading {name} ended the reading process (exit code {done.returncode}).",
+            f"The process that reads {name} crashed (exit code {done.returncode}).",
             cause="QNN's system library crashed: the binary is damaged, or in an unknown format.",
             fix="Copy or download the binary again.",
             evidence=lines,

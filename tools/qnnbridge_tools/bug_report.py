@@ -101,7 +101,7 @@ def parts(run: Run, model: Path | None = None, *, quick: bool = False) -> Iterat
     yield _part(run, f"The daemon's log, last {LOG_LINES} lines", "host", "logs", "-n", str(LOG_LINES))
     if model is not None:
         yield _part(run, "The model", "inspect", "--", str(model))
-    # The snapshot comes last, because it is long, and because `--from-snapshot` reads it there.
+    # The snapshot comes last, because it is long, and because `doctor --from-snapshot` reads the end of a report.
     yield Part("Snapshot for `qnnbridge doctor --from-snapshot`", doctor.stdout or _shown(doctor))
 
 
@@ -119,9 +119,7 @@ def report_text(sections: Sequence[Part], identity: personal.Identity) -> str:
         f"Replaced by placeholders, with the number of replacements: {replaced}.",
     ]
     if hidden := len(identity.not_searched()):
-        lines.append(
-            f"{hidden} of this computer's names are short or usual words and replaced only in paths of profiles."
-        )
+        lines.append(f"{hidden} names of users or computers are short or common words, replaced only in paths.")
     lines += ["", *(f"- {personal.without_personal(part.title, identity)[0]}" for part in sections), "", ""]
     return "\n".join(lines) + cleaned
 
@@ -176,7 +174,7 @@ def _report_ids(text: str) -> list[str]:
     try:
         return [str(one["id"]) for one in json.loads(text)["reports"]]
     except (ValueError, LookupError, TypeError):
-        return []  # the part with the list of crash reports shows the reason
+        return []  # the report's list of crashes then contains the error of the command
 
 
 def _text_of(file: IO[bytes]) -> str:

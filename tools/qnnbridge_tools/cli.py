@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.examples import GUIDES
 
-# Groups of --help. A command's name leads to the module and name of its function, or of its group of subcommands.
+# Groups of --help: for each command the module and name of its function, or of its group of subcommands.
 GROUPS = {
     "Start": {
         "setup": "qnnbridge_tools.setup_host.command:setup_host",
@@ -107,12 +107,12 @@ class _Group(TyperGroup):
 
 class _Command(TyperCommand):
     def make_context(self, *given: Any, **more: Any) -> Any:
-        """Parse the arguments. Errors show a correct command."""
+        """Parse the arguments. Add an example of a correct command to a usage error."""
         try:
             return super().make_context(*given, **more)
         except Exception as error:
             # Compare the name of the class, because newer versions of typer contain a copy of click. The subclasses
-            # of UsageError, for options and missing arguments, have a clear message themselves.
+            # of UsageError, for options and missing arguments, need no example.
             guide = GUIDES.get(str(self.name))
             if type(error).__name__ == "UsageError" and guide is not None:
                 known: Any = error
@@ -186,7 +186,7 @@ def common(
         ),
     ] = False,
 ) -> None:
-    """Options before the subcommand."""
+    """Read the options before the subcommand."""
 
 
 def main() -> int:

@@ -43,7 +43,7 @@ class Read:
 
     Args:
         value: the function that creates the value.
-        given: type of the string, or a record of options.
+        given: type of the string for typer, or a record whose options are read instead.
         default: default of the string, if its type differs from that of the field's default.
     """
 
@@ -65,7 +65,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
     The command ends as described in `reporting.work`; with `as_json` among its options, errors are printed as JSON.
     """
-    # `eval_str`: the command modules import annotations from __future__, so the annotations are texts.
+    # `eval_str`: the command modules import annotations from __future__, so the annotations are strings.
     own = inspect.signature(function, eval_str=True)
     parts = {name: _part(name, one.annotation, one.default) for name, one in own.parameters.items()}
     parameters = [one for part in parts.values() for one in part.parameters]
@@ -183,7 +183,7 @@ def command_again(context: typer.Context, *more: str) -> str:
 
 # --- `--config FILE` ------------------------------------------------------------------------------------
 
-# The commands that have the option; a key outside of tables may belong to any of them.
+# The commands that have the option --config; a key outside of tables may belong to any of them.
 COMMANDS = ("prepare", "quantize", "compile")
 # Key of the command's context under which the contents of the file are stored, for tables of other commands.
 _META = "qnnbridge.config"
@@ -191,7 +191,7 @@ _NOT_IN_FILES = ("config", "help", "json")
 
 
 def load_config(context: typer.Context, path: Path | None) -> Path | None:
-    """Set the file's values as the defaults of all other options. This is the callback of the option."""
+    """Set the file's values as the defaults of all other options. This is the callback of `--config`."""
     # Shell completion parses incomplete command lines, and must not read files.
     if path is not None and not context.resilient_parsing:
         with reporting.work():
@@ -283,7 +283,7 @@ def _value(known: tuple[Any, bool], key: str, value: Any, path: Path) -> dict[st
 
 
 def _texts(key: str, value: Any, path: Path) -> list[str]:
-    """Return the texts in the form of the command line: `{seq = [16, 32]}` is `seq=16,32`."""
+    """Return the value as it is written on the command line: `{seq = [16, 32]}` is `seq=16,32`."""
     if isinstance(value, Mapping):
         return [f"{name}={','.join(_texts(key, one, path))}" for name, one in value.items()]
     if isinstance(value, list):

@@ -77,7 +77,7 @@ def doctor(given: DoctorCommand) -> None:
 
 @command
 def run(request: RunRequest) -> None:
-    """Run an ONNX model: outputs, placement, times."""
+    """Run an ONNX model. Show its outputs, placement and times."""
     from qnnbridge_tools import run_once
 
     with sized(request) as on_copy, waiting("running", request.model.name):
@@ -115,7 +115,7 @@ def compile_models(request: CompileRequest) -> None:
 
 @command
 def bench(request: BenchRequest) -> None:
-    """Measure calls, start-up and recovery. With the bridge and without."""
+    """Measure calls, start-up and recovery. Compare them with and without the bridge."""
     html, as_json, model = request.html, request.as_json, request.model
     place = OutputFile(html, overwrite=request.overwrite) if html is not None else None
 
@@ -188,7 +188,7 @@ def top(
     rounds: Annotated[
         int | None,
         typer.Option(
-            "--count", "-n", metavar="N", min=1, help="Number of updates, then end. Default without a terminal: 1."
+            "--count", "-n", metavar="N", min=1, help="End after this many updates. Default without a terminal: 1."
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, once.")] = False,
@@ -207,7 +207,7 @@ def inspect(
         Path,
         typer.Argument(
             metavar="MODEL",
-            help="An ONNX file, a QNN context binary, or a folder of `prepare` or with genai_config.json.",
+            help="An ONNX file, a QNN context binary, or a folder (from `prepare`, or with genai_config.json).",
         ),
     ],
     soc_model: SocModel = None,
@@ -255,10 +255,10 @@ def wrap(
     target: TargetModel,
     graphs: Annotated[
         tuple[str, ...],
-        typer.Option("--graph", metavar="NAME", help="Only this graph of the binary. May be repeated."),
+        typer.Option("--graph", metavar="NAME", help="Wrap only this graph of the binary. May be repeated."),
     ] = (),
     together: Annotated[
-        bool, typer.Option("--together", help="Write one model that runs all graphs, instead of one for each.")
+        bool, typer.Option("--together", help="Write one model for all graphs, instead of one for each graph.")
     ] = False,
     float_io: Annotated[
         bool,

@@ -24,7 +24,7 @@ crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", 
 Ended = Annotated[
     bool,
     typer.Option(
-        "--ended", help="Only hosts ended on purpose (on_deadline='kill') and processes that were not hosts."
+        "--ended", help="Show hosts ended on purpose (on_deadline='kill') and processes that were not hosts."
     ),
 ]
 
@@ -137,7 +137,7 @@ def clear(
     """Remove a model, or all of them, from quarantine."""
     from qnnbridge._supervision.blame import Quarantine
 
-    # Exactly one of the two must be given.
+    # Require either an id or --all, not both.
     if everything == bool(account_id):
         raise OptionError("No model to clear is given.", fix="Give an id or a name from the list, or --all.")
     kept = Quarantine()
@@ -146,7 +146,7 @@ def clear(
         kept.clear(account.id)
     left = {
         account.id for account in Quarantine().accounts()
-    }  # read the quarantine from the file, as the next process will
+    }  # read the file again, because clearing may have failed to write it
     if any(account.id in left for account in wanted):
         raise BridgeError(
             "The quarantine could not be cleared.",
@@ -163,7 +163,7 @@ def _only_match(accounts: list[QuarantineAccount], account_id: str) -> Quarantin
     Several entries of the same model count as one match, because `clear` removes all of them.
     """
     found = [one for one in accounts if one.model == account_id or one.id.startswith(account_id)]
-    # Use the model with its options as key: a model may be in quarantine with these options only.
+    # Compare model and options: a model may be in quarantine with one set of options and not with another.
     if len({(account.fingerprint, account.options_hash) for account in found}) != 1:
         known = ", ".join(f"{account.id} ({_name(account)})" for account in found or accounts)
         raise OptionError(
@@ -191,7 +191,7 @@ def _name(account: QuarantineAccount) -> str:
     return account.model or account.fingerprint[:12]
 
 
-# -11 and -1073740791 are codes, not options.
+# Do not let click read the codes -11 and -1073740791 as options.
 COMMAND_SETTINGS = {"explain": {"context_settings": {"ignore_unknown_options": True}}}
 
 

@@ -18,7 +18,7 @@ class Guide(NamedTuple):
     examples: tuple[tuple[str, str], ...]
 
     def text(self) -> str:
-        """Return the text that is shown. ``\\b`` keeps click from rewrapping the paragraph."""
+        """Return the whole text. ``\\b`` keeps click from rewrapping the paragraph."""
         lines = [line for arguments, what in self.examples for line in (f"  # {what}", f"  qnnbridge {arguments}")]
         return "\n".join(["\b", "Examples:", *lines, "", f"More: docs/{self.page}"])
 
@@ -43,7 +43,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
     "pull": Guide(
         "pull.md",
         (
-            ("pull OWNER/NAME", "the model of a repository that suits this computer"),
+            ("pull OWNER/NAME", "the model in a repository that fits this computer best"),
             ("pull OWNER/NAME@v1.0 --file onnx/model.onnx", "one file of a revision"),
             ("pull OWNER/NAME --output folder --offline", "only files that were downloaded before"),
         ),
@@ -109,7 +109,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("report", "write qnnbridge-report.txt"),
             ("report --output - --quick", "print it, without starting a host"),
-            ("report --model model.onnx --overwrite", "describe a model as well, and replace the last report"),
+            ("report --model model.onnx --overwrite", "also describe a model, and replace an existing report"),
         ),
     ),
     "explain": Guide(
@@ -167,7 +167,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
             ("quantize model.onnx -o quantized.onnx --random 16", "with random samples, for a first try"),
             (
                 "quantize model.onnx -o quantized.onnx --calibration samples --target-snr 40",
-                "keep nodes wide until 40 dB are reached",
+                "keep nodes at 16 bits or in float until the SNR is 40 dB",
             ),
         ),
     ),

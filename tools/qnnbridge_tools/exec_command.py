@@ -64,7 +64,7 @@ def exec_program(
     provider: Annotated[
         str | None,
         typer.Option(
-            help="as-requested: what the program asks for; qnn: the NPU as far as models allow; cpu. "
+            help="as-requested: the providers that the program requests; qnn: QNN where possible; cpu. "
             "Default: QNNBRIDGE_DROPIN_PROVIDER, else as-requested."
         ),
     ] = None,
@@ -74,7 +74,7 @@ def exec_program(
         typer.Option(
             "--bucket",
             metavar="NAME=16,32",
-            help="Sizes of a free dimension. Inputs of other sizes are padded to the next. May be repeated.",
+            help="Sizes of a free dimension. Other sizes are padded to the next larger one. May be repeated.",
         ),
     ] = (),
     report: Annotated[
@@ -185,7 +185,7 @@ def print_report(folder: str) -> None:
     died = _count(sum(int(one["crashes"]) for one in records), "crash")
     repeated = _count(sum(int(one["retried_calls"]) for one in records), "call")
     processes = _count(len(records), "process")
-    print(f"  {died} of the host survived, {repeated} repeated; {processes}", file=sys.stderr)
+    print(f"  {died} of the host, {repeated} repeated after a crash; {processes}", file=sys.stderr)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Explanation:
     def to_text(self) -> str:
         lines = []
         if len(self.readings) > 1:
-            lines.append(f"{self.text} has {len(self.readings)} meanings; which one depends on where it was seen.")
+            lines.append(f"{self.text} has {len(self.readings)} meanings, depending on where the number was seen.")
         for number, reading in enumerate(self.readings, 1):
             mark = f"{number}. " if len(self.readings) > 1 else ""
             lines.append(f"{mark}{reading.seen}: {reading.name}")
@@ -148,7 +148,7 @@ def explain_code(text: str) -> Explanation:
     if number is None:
         return _explain_name(original, body)
     if kind.replace(" ", "") == "winerror":
-        # ctypes puts the NTSTATUS of a caught crash into the same brackets.
+        # A negative number is the NTSTATUS of a caught crash, which ctypes also shows as [WinError N].
         readings = list(_load_error(number) if number >= 0 else _readings(number, is_hex=False))
     elif kind == "signal":
         readings = [_exit_reading("A signal", codes.signal_code(number))]
@@ -156,7 +156,7 @@ def explain_code(text: str) -> Explanation:
         raise _nonsense(original)
     else:
         readings = list(_readings(number, is_hex=is_hex))
-        # Any program may exit with a number that it defines itself.
+        # For an unknown number report that any program may exit with a number that it defines itself.
         if not readings and 0 < number <= codes.UINT32:
             readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
         if kind.startswith(("exit", "rc", "returncode", "status")):
@@ -211,7 +211,8 @@ def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
     elif number <= 0xFF:
         yield from _byte(number, is_hex=is_hex)
     elif number <= codes.UINT32:
-        # 259 is STILL_ACTIVE: some supervisors mistake a process that ended with it for a running one.
+        # Skip a program's own number, but not 259 (STILL_ACTIVE): some supervisors mistake a process that ended
+        # with it for a running one.
         if codes.windows_code(number).kind != "python" or number == 259:
             yield _exit_reading("Windows exit code", codes.windows_code(number))
         if log_rules.fastrpc(number):
@@ -246,7 +247,8 @@ def _byte(number: int, *, is_hex: bool) -> Iterator[Reading]:
     if is_hex and log_rules.fastrpc(number):
         yield _qnn_reading(log_rules.fastrpc(number))
     yield from _load_error(number)
-    # 0xC06D007F & 0xFF is 127, and 0xC06D007E & 0xFF is 126, which are also codes of a shell.
+    # A Windows code that was cut to its low byte can look like a shell's code: 0xC06D007F like 127, 0xC06D007E like
+    # 126.
     cut = tuple(row for row in WINDOWS if row.number >= codes.NTSTATUS_ERROR and row.number & 0xFF == number)
     if cut:
         yield Reading(
@@ -286,7 +288,7 @@ def _load_error(number: int) -> Iterator[Reading]:
     row = LOAD_ERRORS.get(number)
     if row is not None:
         yield Reading(
-            f"WinError {number} inside a message (a load error of a living process, not an exit code)",
+            f"WinError {number} inside a message (a load error of a running process, not an exit code)",
             row.name,
             row.meaning,
             row.advice,
@@ -295,7 +297,8 @@ def _load_error(number: int) -> Iterator[Reading]:
 
 
 def _qnn_error(number: int) -> Iterator[Reading]:
-    # Any 32-bit number has low 16 bits: accept only the short form, or a number with flags above bit 32.
+    # QNN codes are compared by their low 16 bits. Every 32-bit number has these, so accept only the short form, or
+    # a number with flags above bit 32.
     row = log_rules.qnn_code(number) if number <= 0xFFFF or number > codes.UINT32 else None
     if row is not None:
         yield _qnn_reading(row)
@@ -369,7 +372,7 @@ _EXIT: Final = re.compile(
 _HEX_STATUS: Final = re.compile(r"\b0x[CE8][0-9a-f]{7}\b", re.IGNORECASE)
 _SIGNAL: Final = re.compile(r"\bSIG(?:SEGV|ABRT|ILL|FPE|BUS|KILL)\b|\b(?:Segmentation fault|Aborted|Bus error)\b")
 _SIGNAL_WORDS: Final = {"Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT", "Bus error": "SIGBUS"}
-# Windows and shells print messages in the user's language.
+# Match English, German and French, because Windows and shells print messages in the user's language.
 _BARE_CODE: Final = re.compile(r"\b(?:error|code|fehler|erreur)\b[^\d\n]{0,12}(?P<code>\d{4,20})\b", re.IGNORECASE)
 
 
@@ -402,13 +405,13 @@ def explain_text(text: str) -> list[Meaning]:
     found = [*_from_rules(lines), *_from_deaths(lines, text), *_from_codes(text), *_from_own_errors(lines)]
     best: dict[str, Meaning] = {}
     for meaning in sorted(found, key=lambda one: -one.weight):
-        # Several rules can have the same cause: the first of them has the most weight.
+        # If several rules have the same cause, keep the first, which has the most weight.
         best.setdefault(meaning.cause, meaning)
     meanings = list(best.values())
     # If Windows' name of a load error is found, omit other explanations of this error.
     if any(one.title.startswith("ERROR_") for one in meanings):
         meanings = [one for one in meanings if one.title not in _WORDS_OF_LOAD_ERRORS]
-    # Omit possible meanings if a certain one was found.
+    # If a strong explanation was found, omit those that explain only a symptom.
     certain = meanings[0].weight >= STRONG if meanings else False
     return [one for one in meanings if not certain or one.weight > SYMPTOM][:MAX_MEANINGS]
 
@@ -438,7 +441,7 @@ def _code(text: str) -> Explanation | None:
 
 def _line_readings(explanation: Explanation, weight: int = STRONG) -> Iterator[Meaning]:
     for index, reading in enumerate(explanation.readings):
-        # Readings come most likely first, and sorting by weight has to keep that order.
+        # Reduce the weight from reading to reading, so that sorting by weight keeps the most likely one first.
         fix = reading.advice
         yield Meaning(reading.name, _sentence(reading.meaning), fix, reading.seen, weight - index)
 
@@ -462,7 +465,7 @@ def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
             match = pattern.search(line)
             if match is None:
                 continue
-            # Some causes contain the signal, which a log line does not contain.
+            # Leave the signal empty, which some causes contain and a log line does not.
             words = {key: value.strip() for key, value in match.groupdict(default="").items()} | {"signal": ""}
             # Without exit code and phase a line proves less than the rule's weight.
             weight = min(death.weight, STRONG if death.weight > SYMPTOM else SYMPTOM)

@@ -36,7 +36,7 @@ class Feed:
 
 
 def load(files: Iterable[InputFile], archive: Path | None) -> list[Feed]:
-    """Load all arrays given on the command line. Do this before a host is started, so that errors are found
+    """Load all arrays given on the command line. Call this before a host is started, so that errors are found
     quickly.
     """
     feeds = [
@@ -97,7 +97,7 @@ def _load_one(file: InputFile) -> npt.NDArray[Any]:
             if len(loaded.files) != 1:
                 raise OptionError(
                     f"{file.path} contains {len(loaded.files)} arrays: {', '.join(loaded.files)}.",
-                    fix=f"Choose one: --input {file.name}={file.path}:KEY, or give all with --input {file.path}.",
+                    fix=f"Choose an array: --input {file.name}={file.path}:KEY, or give all: --input {file.path}.",
                 )
             file = dataclasses.replace(file, key=loaded.files[0])
         if file.key not in loaded.files:

@@ -131,7 +131,7 @@ def find_installation(host_python: str | None) -> Installation | BridgeError:
     try:
         return installation_of(find_host(host_python).path)
     except BridgeError as error:
-        # The user gave this interpreter, so the reason why it cannot be queried is the result.
+        # Raise the error, because the user gave this interpreter.
         if host_python is not None:
             raise
         return error
@@ -316,7 +316,7 @@ def model_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
             ("size", output.size_text(scan.size_bytes)),
             (
                 "format",
-                "ONNX Runtime's own (.ort); its contents can be seen only in the ONNX model it was made from",
+                "ONNX Runtime's own (.ort); for its contents, inspect the ONNX model from which it was converted",
             ),
         ]
     producer = " ".join(part for part in (scan.producer, scan.producer_version) if part) or "not named"
@@ -328,7 +328,7 @@ def model_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
     ]
     if scan.functions:
         bodies = f"{scan.function_nodes} {'node' if scan.function_nodes == 1 else 'nodes'}"
-        count = f"{len(scan.functions)}, with {bodies} that count above once per call"
+        count = f"{len(scan.functions)}, containing {bodies} (counted above at each call of the function)"
         pairs.append(("functions", f"{count}: {', '.join(scan.functions[:_SHOWN_FILES])}"))
     if scan.initializer_count:
         pairs.append(("initializers", str(scan.initializer_count)))
@@ -400,13 +400,12 @@ def host_text(host: HostTraits) -> str:
 
 
 def _opsets(facts: ModelFacts) -> str:
-    """Return the version of ONNX's own opset, and of the other domains that a node uses.
-
-    ONNX Runtime lists all domains.
+    """Return the opset version of ONNX itself, and of each other domain that a node uses. Unused domains are
+    omitted, because ONNX Runtime adds all of its domains to a model that it writes.
     """
     scan = facts.scan
     own = scan.opsets.get("", scan.opsets.get("ai.onnx"))
-    # Names of operators of other domains have the domain in front of the last dot; those of ONNX have none.
+    # The name of an operator of another domain contains the domain before its last dot.
     used = {name.rpartition(".")[0] for name in scan.ops}
     others = [f"{domain} {version}" for domain, version in scan.opsets.items() if domain in used - {""}]
     return ", ".join([str(own) if own is not None else "not named", *others])

@@ -42,7 +42,9 @@ DimWords = Annotated[tuple[str, ...], _DIM]
 SomeDims = Annotated[Mapping[str, int] | Dimensions | None, _DIM, Read(arguments.read_dimensions)]
 Shapes = Annotated[
     Mapping[str, Sequence[int | None]],
-    typer.Option("--shape", metavar="INPUT=1,3,48,192", help="All sizes of one input; ? leaves one unchanged."),
+    typer.Option(
+        "--shape", metavar="INPUT=1,3,48,192", help="All sizes of one input; ? keeps the size of an axis."
+    ),
     Read(arguments.read_shapes),
 ]
 Constants = Annotated[
@@ -100,7 +102,7 @@ Seed = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of t
 ProviderName = Annotated[Literal["qnn", "cpu"], typer.Option("--provider", help="Execution provider.")]
 Fallback = Annotated[
     Literal["error", "cpu"],
-    typer.Option("--fallback", help="Nodes that QNN cannot run: an error, or the CPU."),
+    typer.Option("--fallback", help="error: refuse nodes that QNN cannot run; cpu: run them on the CPU."),
 ]
 AllowNative = Annotated[
     tuple[str, ...],
@@ -219,7 +221,7 @@ class Sizes:
 
 @contextlib.contextmanager
 def sized(request: R) -> Iterator[R]:
-    """Yield the request, with a copy of the model that has these sizes if a copy is needed."""
+    """Yield the request. If its sizes need a copy of the model, the yielded request contains this copy."""
     given: Any = request
     with given.sizes.of(given.model) as (model, left):
         yield dataclasses.replace(given, model=model, sizes=Sizes(dims=left))
@@ -255,7 +257,9 @@ class DoctorCommand:
         str | None,
         typer.Option(metavar="FILE", help="The provider option backend_path that your application uses."),
     ] = None
-    quick: Annotated[bool, typer.Option("--quick", help="Under a second: no hashing, no live probe.")] = False
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Take less than a second: skip hashing and the live probe.")
+    ] = False
     numbers: Annotated[
         bool,
         typer.Option(
@@ -343,10 +347,10 @@ class CompileRequest:
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     fallback: Annotated[
         Literal["error", "cpu"],
-        typer.Option(help="Nodes that QNN does not accept: leave them to the CPU, or an error."),
+        typer.Option(help="error: refuse nodes that QNN does not accept; cpu: leave them to the CPU."),
     ] = "cpu"
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Seconds per model; the compiler is ended after that.")
+        float | None, typer.Option(min=0, metavar="S", help="Seconds per model, after which the compiler is ended.")
     ] = None
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")] = False
     adopt: Annotated[
@@ -382,7 +386,9 @@ class BenchRequest:
     llm: Annotated[
         Path | None,
         typer.Option(
-            "--llm", metavar="FOLDER", help="Measure text generation with the model in it: first token, tokens/s."
+            "--llm",
+            metavar="FOLDER",
+            help="Measure text generation with the model in FOLDER: first token, tokens/s.",
         ),
     ] = None
     provider: Annotated[Literal["qnn", "cpu"], typer.Option(help="Execution provider for --model.")] = "qnn"
@@ -410,7 +416,8 @@ class MachineOptions:
         str | None, typer.Option(help="win_arm64, win_amd64, linux_x86_64 or linux_aarch64. Default: this one.")
     ] = None
     ort: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="An onnxruntime that it must support. Default: any.")
+        str | None,
+        typer.Option(metavar="VERSION", help="Version of onnxruntime that a release must support. Default: any."),
     ] = None
 
 
@@ -442,18 +449,16 @@ class SetupOptions:
     write_config: Annotated[
         bool, typer.Option("--config/--no-config", help="Enter the new host in the configuration file.")
     ] = True
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an environment or setting that is there already.")
+    replace: Annotated[bool, typer.Option("--replace", help="Replace an existing environment or setting.")] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Install the release of --version even if it does not fit.")
     ] = False
-    force: Annotated[bool, typer.Option("--force", help="With --version: install it even if it does not fit.")] = (
-        False
-    )
     engine: Annotated[
         Literal["wheel", "windowsml", "folder"],
         typer.Option("--engine", help="Source of QNN: onnxruntime-qnn, or the catalogue of Windows."),
     ] = "wheel"
     ep_path: Annotated[
-        Path | None, typer.Option("--ep-path", metavar="PATH", help="Folder (or file) of a provider of your own.")
+        Path | None, typer.Option("--ep-path", metavar="PATH", help="Folder (or file) of your own QNN provider.")
     ] = None
     download: Annotated[
         bool, typer.Option("--download", help="With --engine windowsml: have Windows download its provider.")

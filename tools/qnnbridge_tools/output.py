@@ -70,7 +70,9 @@ _recorders: list[tuple[Around, Around]] = []
 
 @contextlib.contextmanager
 def recorded_by(tables: Around, pairs: Around) -> Iterator[None]:
-    """In the block, print each table within `tables(headers, rows)`, and pairs within `pairs(title, pairs)`."""
+    """While the block runs, enter `tables(headers, rows)` around each printed table, and `pairs(title, pairs)`
+    around pairs.
+    """
     _recorders.append((tables, pairs))
     try:
         yield
@@ -180,7 +182,7 @@ def loss_text(error: OSError) -> str:
     reason = error.strerror or str(error)
     folder, name = os.path.split(os.fsdecode(error.filename or ""))
     if name.startswith(TEMPORARY):
-        # The user did not choose this temporary name.
+        # Omit the temporary name, which the user does not know.
         return f"No file can be written in {folder or os.curdir}: {reason}"
     if error.filename:
         return f"{error.filename}: {reason}"
@@ -265,7 +267,7 @@ def report_incomplete(error: ImportError) -> int:
 
 
 def _lost(error: OSError, code: int) -> int:
-    # The rest of the buffer must not fail again when the interpreter ends.
+    # Send the rest of the buffer to the null device: flushing it at exit would fail again.
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -277,13 +279,13 @@ def _lost(error: OSError, code: int) -> int:
 
 @contextlib.contextmanager
 def reporting_beside(path: Path | None) -> Iterator[None]:
-    """Print to stderr if the result itself is written to stdout (`-o -`)."""
+    """Send the report to stderr if the result itself is written to stdout (`-o -`)."""
     aside = path is not None and is_stdout(path)
     with contextlib.redirect_stdout(sys.stderr) if aside else contextlib.nullcontext():
         yield
 
 
 def written_pairs(source: Path, files: Sequence[Path]) -> list[tuple[str, str]]:
-    """Return the given model and the written files, for a report."""
+    """Return the report's lines about the given model and the written files."""
     pairs = [("model", str(source)), ("written", str(files[0]))]
     return pairs + [("", str(path)) for path in files[1:]]

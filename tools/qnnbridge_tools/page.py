@@ -1,7 +1,7 @@
 """The report of a command as a single web page without external files, with the terminal's tables and lines.
 
-`write` records the output of a command through `output.print_table`, `output.print_pairs` and `print`, so that a
-report is written once. All texts are escaped.
+`write` builds the page from what a command prints through `output.print_table`, `output.print_pairs` and `print`,
+so that a report has one implementation. All texts are escaped.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Report(io.StringIO):
 
     @contextlib.contextmanager
     def part(self, made: str) -> Iterator[None]:
-        """Print the text of a part in the block; the page gets the part as HTML instead."""
+        """While the block prints a part of the report as text, add it to the page as HTML (`made`) instead."""
         self.end_lines()
         self.parts.append(made)
         yield
@@ -92,7 +92,7 @@ class _Report(io.StringIO):
 def place_of(
     path: Path | None, *, overwrite: bool, inputs: Sequence[Path] = (), result: Path | None = None
 ) -> OutputFile | None:
-    """Return the file of `--html`, before the work, which can take minutes. Raises `OptionError`.
+    """Return the file of `--html`. Call this before the work, so that an unusable path raises `OptionError` early.
 
     result: path of the command's other result file.
     """

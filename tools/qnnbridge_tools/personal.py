@@ -65,7 +65,7 @@ _NETWORK: Final = re.compile(
 )
 _ACCOUNT_ID: Final = re.compile(r"S-1-5-21(?:-\d+){3,4}")
 _EMAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-# OneDrive's folder of an employer.
+# OneDrive folder whose name contains the employer.
 _COMPANY: Final = re.compile(
     r"(?P<before>OneDrive(?: |%20)-(?: |%20))(?!COMPANY\b)[^\\/\"'<>|:*?\r\n]+?(?=[\\/\"'\r\n]|%5c|%2f|$)",
     re.IGNORECASE,
@@ -91,7 +91,7 @@ _SECRETS: Final = (
     re.compile(r"(?P<before>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE),
     # Name and password of a URL; the password may contain "@".
     re.compile(r"(?P<before>[a-z][a-z0-9+.-]{0,30}://)[^\s/\"'\\]+(?=@)", re.IGNORECASE),
-    # A signed URL works for everyone who has it.
+    # Signature of a signed URL, which works for everyone who has it.
     re.compile(r"(?P<before>[?&](?:[\w-]{0,30}signature|sig)=)[^\s\"'\\&]+", re.IGNORECASE),
     # `"password": "..."`, then `password=...`; the same for tokens.
     re.compile(rf"(?P<before>{_OF_PASSWORDS}{_IS}{_QUOTE}){_QUOTED}+", re.IGNORECASE),
@@ -132,7 +132,7 @@ def this_identity(environ: Mapping[str, str] | None = None) -> Identity:
     """Return the identity of this process's user and computer. Never raises."""
     known = os.environ if environ is None else environ
     homes = _distinct([os.path.expanduser("~"), known.get("USERPROFILE", ""), known.get("HOME", "")])
-    # Tracebacks contain the path behind a link.
+    # Add the targets of links, which tracebacks contain.
     homes = _distinct([*homes, *map(os.path.realpath, homes)])
     users = [known.get(name, "") for name in ("USERNAME", "USER", "LOGNAME", "SUDO_USER")]
     users += [re.split(r"[\\/]", home.rstrip("\\/"))[-1] for home in homes]
@@ -163,7 +163,7 @@ def without_personal(text: str, identity: Identity) -> tuple[str, dict[str, int]
         kept = match["name"].lower() in _NOBODY
         return match[0] if kept else match["before"] + put(USER)
 
-    # The letter at the end of a colour sequence would be read as a part of the name.
+    # Remove colour sequences, whose last letter would be read as part of a name.
     text = _ANSI.sub("", text)
     for value in sorted(identity.secrets, key=len, reverse=True):
         text = re.sub("|".join(_spellings(value)), lambda _: put(SECRET), text)

@@ -42,7 +42,7 @@ def gather(folder: Path, *, soc_model: str | None = None, host_python: str | Non
 
     Raises:
         BridgeError: the folder cannot be read.
-        OptionError: the chip is unknown, or the folder is another model package.
+        OptionError: the chip is unknown, or the folder is a different kind of model package.
     """
     options = {"soc_model": str(read_chip(soc_model))} if soc_model is not None else {}
     path = os.path.abspath(folder)

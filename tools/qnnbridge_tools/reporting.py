@@ -68,7 +68,7 @@ def exit_code_of(error: errors.BridgeError) -> int:
 def work(*, as_json: bool = False, options: Container[str] = ()) -> Iterator[None]:
     """Convert every exception of the body into a message and an exit code.
 
-    options: the options of the command, for advice in its words.
+    options: the options of the command, which the fix of an error may then suggest.
     """
     try:
         yield
@@ -79,9 +79,9 @@ def work(*, as_json: bool = False, options: Container[str] = ()) -> Iterator[Non
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except errors.BridgeError as error:
         if error.fix is not None:
-            from qnnbridge_tools.arguments import in_words_of_commands
+            from qnnbridge_tools.arguments import use_options_in_fix
 
-            in_words_of_commands(error, options)
+            use_options_in_fix(error, options)
         raise _ended(error, as_json) from None
     except OSError as error:
         # typer itself ends a command on a closed pipe, without a message.
@@ -116,7 +116,7 @@ def show(result: R, document: Callable[[R], dict[str, Any]], text: Callable[[R],
 
 
 def show_and_exit(wanted: bool) -> None:
-    """Callback of the eager `--version` option."""
+    """Print all versions and exit. This is the callback of the eager option `--version`."""
     if not wanted:
         return
     with work():

@@ -73,7 +73,7 @@ def summarize(value: Any) -> TensorSummary:
         return TensorSummary("empty optional", None)
     if isinstance(value, Typed):
         kind = value.element_type.text
-        if ml_dtype(value.element_type) is None:  # without ml_dtypes these are bits, not numbers
+        if ml_dtype(value.element_type) is None:  # without ml_dtypes the values are only bit patterns
             return TensorSummary(kind, value.shape)
         return _of_array(value.numpy(), kind)
     if isinstance(value, Sparse):
@@ -88,7 +88,7 @@ def _of_array(array: npt.NDArray[Any], kind: str) -> TensorSummary:
     if array.dtype.kind == "c":
         array = np.abs(array)
     elif array.dtype.kind not in "biu":
-        array = array.astype(np.float64)  # converts types of ml_dtypes, too; sums in float16 would overflow
+        array = array.astype(np.float64)  # float64 also holds types of ml_dtypes; sums in float16 would overflow
     finite = array if array.dtype.kind in "biu" else array[np.isfinite(array)]
     not_finite = int(array.size - finite.size)
     if finite.size == 0:
@@ -234,7 +234,7 @@ def perform(request: RunRequest) -> RunResult:
     # Read files first, so that a typing error in a path is reported before a host is started.
     loaded = feeds.load(*arguments.read_one_set([*request.inputs, *filter(None, [request.archive])]))
 
-    # A file that is not a model is rejected with a reason.
+    # Scan the model first, so that a file that is not a model is refused before a host is started.
     scans = arguments.read_models([request.model], request.sizes.dims)
     # Create the folder before the host is started, so that a run does not fail at its end.
     if request.output is not None:

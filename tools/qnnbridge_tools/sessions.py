@@ -1,4 +1,4 @@
-"""One model on one provider of the host: opens the session, runs it, and returns errors as data.
+"""Open a session of one model on one provider of a host, run it, and return errors as data.
 
 The CPU side and the QNN side are both sessions in host processes: the application needs no onnxruntime, and a model
 that crashes its process only ends the host.
@@ -192,7 +192,7 @@ def opened(
             cache=False,
             disabled_optimizers=list(disabled_optimizers),
             verify=False,  # the commands compare the results themselves
-            fix=None if cured else False,  # the commands examine the unchanged model
+            fix=None if cured else False,  # without `cured`, examine the unchanged model
         ) as session:
             yield ProviderSession(session, settings.timeout_s)
 

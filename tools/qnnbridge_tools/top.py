@@ -196,7 +196,7 @@ if sys.platform == "win32":
             if key in _PREFIXES:
                 msvcrt.getwch()
                 return ""
-            if key == "\x03":  # getwch reads Ctrl+C as a key
+            if key == "\x03":  # getwch returns Ctrl+C as a character and raises nothing
                 raise KeyboardInterrupt
             return key.lower()
 
@@ -212,7 +212,7 @@ else:
 
     @contextlib.contextmanager
     def raw_keys() -> Iterator[WaitForKey]:
-        """Read keys of a POSIX terminal. Its line mode is off meanwhile, and is restored in any case."""
+        """Read keys of a POSIX terminal, whose line mode is switched off until the block ends."""
         fd = sys.stdin.fileno()
         before = termios.tcgetattr(fd)
 
@@ -257,7 +257,7 @@ def show(ask: Ask, interval_s: float, order: SortOrder, rounds: int | None = Non
             live.update(draw(_sorted(page), console.width, console.height), refresh=True)
             if number == rounds:
                 return
-            # A key does not delay the next query.
+            # Keep the time of the next query when a key is pressed.
             due = time.monotonic() + interval_s
             while (left_s := due - time.monotonic()) > 0:
                 key = wait(left_s)

@@ -93,7 +93,7 @@ def text_pieces(segments: Iterable[SpeechSegment]) -> Iterator[str]:
 
 
 class TextPieces:
-    """`text_pieces` for segments that arrive one at a time."""
+    """Does the work of `text_pieces` for segments that arrive one at a time."""
 
     def __init__(self) -> None:
         self._begun, self._held = False, ""
@@ -137,8 +137,8 @@ def _time(milliseconds: int, point: str) -> str:
 
 
 def _compression(text: str) -> float:
-    """Return how often the text repeats itself: clients treat high values as invented text."""
-    # The formula of Whisper, whose own decoding treats more than 2.4 as a failure.
+    """Return the compression ratio of the text: clients treat text with a high ratio as invented."""
+    # Use the formula of Whisper, whose own decoding treats a ratio above 2.4 as a failure.
     data = text.encode()
     return len(data) / len(zlib.compress(data)) if data else 0.0
 
@@ -163,7 +163,10 @@ class _Order:
         Literal["transcribe", "translate"], typer.Option("--task", help="translate: write English text.")
     ] = "transcribe"
     timestamps: Annotated[
-        bool, typer.Option("--timestamps/--no-timestamps", help="Time stamps. Without: one segment per 30 seconds.")
+        bool,
+        typer.Option(
+            "--timestamps/--no-timestamps", help="Add time stamps. Without them, each segment has 30 seconds."
+        ),
     ] = True
     form: Annotated[SpeechFormat, typer.Option("--format", help="Output format.")] = "text"
 
@@ -264,7 +267,7 @@ def _transcribe(
         _writer(place, quiet) as write,
     ):
         segments: list[SpeechSegment] = []
-        # On a terminal the progress line would be mixed with the text.
+        # Show progress only if the text is not printed on the same terminal.
         shows = sys.stderr is not None and sys.stderr.isatty() and (place is not None or not output.is_terminal())
         for piece in _pieces(order, found, segments, file.name if shows else None):
             write(piece)
@@ -292,7 +295,7 @@ def _pieces(order: _Order, found: Transcription, segments: list[SpeechSegment], 
 
 
 def _kept(found: Transcription, segments: list[SpeechSegment], shown: str | None) -> Iterator[SpeechSegment]:
-    """Yield the segments and keep them. shown: the name for a progress line."""
+    """Yield the segments and append them to `segments`. shown: the name for a progress line."""
     try:
         for segment in found:
             segments.append(segment)
@@ -341,7 +344,7 @@ def _targets(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise OptionError(
-            f"Two of the files would be written to {target / twice}.", fix="Transcribe them separately."
+            f"The transcripts of two files would be written to {target / twice}.", fix="Transcribe them separately."
         )
     if is_folder and target.exists() and not target.is_dir():
         raise OptionError(f"{target} is not a folder.", fix="Give a folder for several files: -o FOLDER")

@@ -42,7 +42,7 @@ class Contender:
     """One way to make a call.
 
     Args:
-        name: name of the way.
+        name: name in the report.
         batch: makes the calls.
         least_calls: smallest number of calls in a round, however long they take.
     """
@@ -172,7 +172,7 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
 
     process = psutil.Process(pid)
     process.cpu_affinity(cpus)
-    # On Linux the call above affects only the main thread and threads that are started later.
+    # On Linux pin each thread, because the call above affects only the main thread and threads that start later.
     if sys.platform == "linux":
         for thread in process.threads():
             # A thread may have ended since the threads were listed.
@@ -189,9 +189,9 @@ ANSWER_TIMEOUT_S = 1800.0
 
 
 class DirectProcess:
-    """Process that answers each JSON line with one, as `qnnbridge_host.direct` does. Not thread-safe.
+    """Process that answers each JSON line on stdin with a JSON line, as `qnnbridge_host.direct` does.
 
-    The process is started immediately.
+    The process is started immediately. Not thread-safe.
 
     Args:
         python: the interpreter.
@@ -265,9 +265,9 @@ class DirectProcess:
         except ValueError:
             code = self._end()
             if time.monotonic() - begun >= ANSWER_TIMEOUT_S:
-                problem = f"did not answer within {ANSWER_TIMEOUT_S:g} s, and was ended"
+                problem = f"did not answer within {ANSWER_TIMEOUT_S:g} s, and was killed"
             else:
-                problem = f"returned an unreadable answer, and was ended: {line[:60]!r}"
+                problem = f"returned an unreadable answer, and was killed: {line[:60]!r}"
                 if not line.endswith(b"\n"):
                     problem = f"crashed (exit code {code})"
             raise BridgeError(f"The process without the bridge {problem}.") from None
@@ -283,7 +283,7 @@ class DirectProcess:
 
     def _end(self) -> int:
         """End the process; return its exit code. May be called repeatedly."""
-        # Closing stdin ends the process. Closing fails if data was not read by a crashed process.
+        # Closing stdin ends the process. It fails if a crashed process has not read all data.
         for stream in filter(None, (self._child.stdin, self._child.stdout)):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -362,7 +362,7 @@ class Rig:
         return [*(host.info.pid for host in self.hosts), self.direct.pid]
 
     def contenders(self, subject: Subject) -> tuple[list[Contender], Callable[[], None]]:
-        """Return all ways to make this call, warmed up, and a function that closes the sessions.
+        """Return a warmed-up contender for each way to make this call, and a function that closes the sessions.
 
         Raises:
             BridgeError: the contenders return different results.
@@ -394,7 +394,7 @@ class Rig:
             call()
             if check_sum(call()) != crc:
                 raise BridgeError(
-                    f"{subject.model.name}: '{name}' returns another result than ONNX Runtime in one process.",
+                    f"{subject.model.name}: '{name}' returns a different result than ONNX Runtime in one process.",
                     cause="The results of the model are not repeatable, or the bridge does not work.",
                 )
             contenders.append(Contender(name, timed(call)))
@@ -420,7 +420,8 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
     for name, size in subject.sizes.items():
         options.add_free_dimension_override_by_name(name, size)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CpuFallbackWarning)  # The report contains the placement.
+        # Ignore this warning, because the report contains the placement.
+        warnings.simplefilter("ignore", CpuFallbackWarning)
         return InferenceSession(
             str(subject.model),
             options,
@@ -429,7 +430,7 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
             host=host,
             # Use no cache on the bridge's side, because the other side has none and would load a different file.
             cache=False,
-            fix=False,  # The process without the bridge runs the unmodified model.
+            fix=False,  # Do not rewrite the model, because the process without the bridge runs the unmodified one.
         )
 
 
@@ -439,17 +440,19 @@ def specification(session: InferenceSession) -> dict[str, Any]:
 
 
 def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return the call with arrays in shared memory, like an application that fills these arrays itself."""
+    """Return the call with inputs and outputs in shared memory, as an application makes it that fills the arrays
+    itself.
+    """
     import numpy as np
 
     lying: dict[str, Any] = {}
     for name, value in feed.items():
         lying[name] = session.empty_input(name, value.shape)
         np.copyto(lying[name], value)
-    # Sizes of outputs may be known only after a run.
+    # Run once to get the sizes of the outputs, which the model may not declare.
     outputs = session.run(None, lying)
     names = [node.name for node in session.get_outputs()]
-    # Strings and sequences are not in shared memory: such an output is returned as without `out=`.
+    # Strings and sequences cannot be in shared memory, so `out=` has no array for them.
     plain = [isinstance(output, np.ndarray) and output.dtype != object for output in outputs]
     out = [
         session.empty_output(name, output.shape) if lies else None

@@ -77,7 +77,7 @@ def _start_rows(measured: Measured) -> list[tuple[str, ...]]:
 
 
 def notes(measured: Measured) -> list[str]:
-    """Return notes on the comparability of these numbers."""
+    """Return notes on circumstances that make the timings hard to compare."""
     said = []
     noisy = [f"{row.name} {way}" for row in measured.rows for way in WAYS if row.timings[way].noise > NOISY]
     if noisy:
@@ -86,7 +86,7 @@ def notes(measured: Measured) -> list[str]:
     if measured.load is not None and max(measured.load) / measured.cpus > 1 + BUSY:
         said.append(f"other programs use the machine (load {max(measured.load):.1f} on {measured.cpus} CPUs).")
     if measured.pinned:
-        said.append("calls were measured with all processes on one CPU; threads and starts were not.")
+        said.append("calls were measured with all processes on one CPU; parallel calls and starts were not.")
     else:
         said.append("processes were free to move between CPUs, so a call includes waking another CPU.")
     if measured.stats.shared_memory != "available":
@@ -240,7 +240,7 @@ def _call_rows(row: CallTimings) -> list[tuple[str, ...]]:
 
 
 def _chart(rows: list[CallTimings]) -> str:
-    """Return bars on a logarithmic scale: the sizes from 4 KB to 32 MB cover three powers of ten."""
+    """Return a bar chart. Its scale is logarithmic, because the sizes range from 4 KB to 32 MB."""
     medians = [timing.median_s * 1e6 for row in rows for timing in row.timings.values()]
     # A value that is exactly a power of ten needs space to its right.
     low, high = math.floor(math.log10(min(medians))), math.ceil(math.log10(max(medians)) + 1e-9)

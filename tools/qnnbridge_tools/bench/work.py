@@ -103,7 +103,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
             # Record the error before the barrier is broken, because the other threads then add a
             # BrokenBarrierError.
             failures.append(error)
-            # The other threads would wait at the barrier forever.
+            # Release the other threads, which would wait at the barrier forever.
             start.abort()
 
     workers = [threading.Thread(target=work, args=(index,), daemon=True) for index in range(threads)]
@@ -125,7 +125,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
 
 
 def crowds(call: Callable[[], Any], sizes: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
-    """Return the median rate in calls per second by number of threads, measured in turns."""
+    """Return the median of calls per second by number of threads. The numbers take turns in each round."""
     taken: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
@@ -138,7 +138,7 @@ CROWDS = (1, 2, 4, 8)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Effort:
-    """Effort of a bench.
+    """Number and length of the measurements of a bench.
 
     Args:
         sizes: names of the sizes.
@@ -206,7 +206,7 @@ def perform(request: BenchRequest, say: Callable[[str], None]) -> Measured:
     """
     loaded = feeds.load(*arguments.read_one_set(request.inputs))
     if loaded and request.model is None:
-        raise OptionError("--input goes with --model: the bundled models have their own inputs.")
+        raise OptionError("--input needs --model: the bundled models have their own inputs.")
     if request.model is not None:
         existing_model(request.model)
     _check_dimensions(request)
@@ -226,7 +226,7 @@ def _check_dimensions(request: BenchRequest) -> None:
     if not request.sizes.dims.by_name and not request.sizes.dims.by_axis:
         return
     if request.model is None:
-        raise OptionError("--dim goes with --model: the bundled models have no free dimensions.")
+        raise OptionError("--dim needs --model: the bundled models have no free dimensions.")
     arguments.read_models([request.model], request.sizes.dims)
 
 
@@ -351,7 +351,7 @@ os._exit(0)
 def starting(
     python: str, subject: Subject, rounds: int, spec: dict[str, Any] | None = None
 ) -> dict[str, list[float]]:
-    """Return the seconds of each kind of start, in turns. The first turn warms the disk cache and is not reported.
+    """Return the seconds of each kind of start. The kinds take turns; the first turn only warms the disk cache.
 
     Args:
         python: the interpreter.
@@ -437,7 +437,7 @@ def _first_output_s(command: list[str]) -> float:
             timer.cancel()
     if not said and seconds >= TIMEOUT_S:
         raise BridgeError(
-            f"A new process created no session within {TIMEOUT_S:g} s, and was ended.",
+            f"A new process did not create a session within {TIMEOUT_S:g} s, and was killed.",
             fix="Check whether other programs use the machine, and measure again.",
         )
     if not said:
@@ -479,7 +479,7 @@ def _expected_deaths() -> Iterator[None]:
 
 
 def kill(host: Host) -> None:
-    """Kill the process, like a fault in a driver would."""
+    """Kill the host's process, as a fault in a driver would."""
     process = host.supervisor.running
     if process is not None:
         # Bypass the supervisor, so that it sees an ordinary crash.

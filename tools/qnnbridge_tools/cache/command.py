@@ -48,7 +48,7 @@ def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, the beginning of a key, or a model name.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show one entry: what it was made from, or why it was set aside."""
+    """Show one entry: its model, options and versions, or why it was set aside."""
     from qnnbridge_tools.cache import entries
 
     _, facts = _gather()
@@ -80,7 +80,7 @@ def prune(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove damaged and leftover entries. Then the least recently used, down to the size limit."""
+    """Remove damaged and leftover entries. Then remove the least recently used ones, down to the size limit."""
     from qnnbridge_protocol.settings import parse_size
     from qnnbridge_tools import arguments
     from qnnbridge_tools.cache import entries
@@ -104,7 +104,7 @@ def clear(
     everything: Annotated[bool, typer.Option("--all", help="Remove all entries.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove entries and what is recorded about them. Exit code 1 if one is in use and stays."""
+    """Remove entries and the records about them. Exit code 1 if an entry is in use and stays."""
     from qnnbridge_tools.cache import entries
 
     # Require either keys or --all, not both.

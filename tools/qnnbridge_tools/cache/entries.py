@@ -1,6 +1,7 @@
-"""Contents of the cache (entries, entries set aside, skipped models), their check, and their removal.
+"""Read, check and remove the contents of the cache: entries, entries set aside, notes on skipped models.
 
-Reading changes nothing. Entries are removed under their lock, and never while in use. Output as text and as JSON.
+Reading changes nothing. Entries are removed under their lock, and never while in use. Results can be printed as
+text or JSON.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class CacheFacts:
     Args:
         entries: the entries, last used first.
         set_aside: damaged entries that are no longer used.
-        left_alone: models that the cache does not try again.
+        left_alone: notes on models that are not compiled, mapped or split again, because an attempt failed.
         total_bytes: size including entries set aside; a shared file counts once.
     """
 
@@ -107,7 +108,7 @@ def gather(settings: CacheSettings) -> CacheFacts:
 
 def together(facts: CacheFacts, texts: Sequence[str]) -> CacheFacts:
     """Return the contents that match any of the texts. Raise `OptionError` for a text without a match."""
-    # Select by key, because an entry, its copies set aside and the note about it have one key.
+    # Select by key, because an entry, its damaged copies and a note on its model have the same key.
     keys = {key for text in texts for key in facts.matching(text).keys}
     return dataclasses.replace(
         facts,
@@ -232,7 +233,7 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
     """
     if not is_there(store):
         return Removed(())
-    # Eviction takes locks, whose folder may be missing.
+    # Create the folder for the locks of an eviction, which may be missing.
     store.prepare()
     before = total_bytes(store)
     # Remove unusable files first, so that fewer usable entries must be removed to meet the size limit.
@@ -295,7 +296,7 @@ def is_there(store: Store) -> bool:
         return False
     if not store.is_usable:
         raise OptionError(
-            f"{store.root} is not a folder of qnnbridge's cache: it is a link, or has other files.",
+            f"{store.root} is not a folder of qnnbridge's cache: it is a link, or contains other files.",
             cause="Nothing in it is removed or changed.",
             fix=f"Set {FOLDER_VARIABLE} to another folder.",
         )
@@ -313,7 +314,7 @@ def _drop_bad(facts: CacheFacts) -> int:
 # --- as text --------------------------------------------------------------------------------------------
 
 KEY_SHOWN = 12
-_NOTED = {"unmapped": ", not mapped", "gates": ", gates stay"}
+_NOTED = {"unmapped": ", not mapped", "gates": ", without the rewrite gates"}
 _UNITS_S = (("day", 24 * 3600), ("hour", 3600), ("minute", 60))
 
 
@@ -331,10 +332,10 @@ def print_list(facts: CacheFacts) -> None:
         print("\nSkipped: models that the cache does not compile again (to allow it: `qnnbridge cache clear KEY`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in left_alone])
     if unmapped:
-        print("\nNot mapped: models that are not memory-mapped (try again: `qnnbridge cache clear MODEL`)")
+        print("\nNot mapped: models that are not memory-mapped (to try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in unmapped])
     if whole:
-        print("\nGates not split: splitting them did not help (try again: `qnnbridge cache clear MODEL`)")
+        print("\nNo rewrite `gates`: it did not help these models (to try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in whole])
     if facts.keys:
         print()
@@ -357,7 +358,7 @@ def print_show(facts: CacheFacts) -> None:
         *((_title(entry.label, entry.key), _entry_pairs(entry)) for entry in facts.entries),
         *((_title(bad.label, bad.key) + ", set aside", _bad_pairs(bad)) for bad in facts.set_aside),
         *(
-            (_title(note.label, note.key) + _NOTED.get(note.kind, ", left alone"), _note_pairs(note))
+            (_title(note.label, note.key) + _NOTED.get(note.kind, ", skipped"), _note_pairs(note))
             for note in facts.left_alone
         ),
     ]
@@ -499,7 +500,7 @@ def contents(facts: CacheFacts) -> dict[str, Any]:
 
 
 def details(facts: CacheFacts) -> dict[str, Any]:
-    """Return `contents` with everything that an entry was made from."""
+    """Return `contents` with the files of each entry, and the model, options and versions of its key."""
     entries = [
         {
             **_entry_document(entry),

@@ -58,7 +58,7 @@ def perform(request: CompileRequest) -> bool:
 
 
 def _refuse_early(request: CompileRequest, options: dict[str, Any]) -> None:
-    """Raise the errors that need no host: models that are already compiled, and invalid outputs."""
+    """Raise the errors that can be found without a host: models that are already compiled, and invalid outputs."""
     from qnnbridge_host.model.scan import refuse_compiled
     from qnnbridge_os.outputs import place_of_several
     from qnnbridge_tools.compile.matrix import plan
@@ -164,7 +164,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     if request.sizes.dims.by_axis:
         raise OptionError(
             "For compiling, free dimensions can be fixed by their names only.",
-            fix="Fix the others first: qnnbridge optimize MODEL -o FIXED.onnx --dim INPUT:AXIS=SIZE.",
+            fix="Fix the other dimensions first: qnnbridge optimize MODEL -o FIXED.onnx --dim INPUT:AXIS=SIZE.",
         )
     _refuse_unknown_dimensions(request)
     options: dict[str, Any] = {
@@ -223,7 +223,7 @@ def _refuse_unknown_dimensions(request: CompileRequest) -> None:
     from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
-    if not any(scan.is_compiled for scan in scans):  # Compiled models raise their own error later.
+    if not any(scan.is_compiled for scan in scans):  # a later check refuses compiled models
         arguments.refuse_unknown(scans, dimensions)
 
 
@@ -258,25 +258,25 @@ def validation_text(validation: Validation) -> str:
     count = len(validation.differences)
     worst = validation.worst
     if worst is None:
-        return "against the CPU: no output is numeric"
+        return "compared with the CPU: no output is numeric"
     values = "the output's range" if count == 1 else f'the range of output "{output.visible(worst.output)}"'
     unshown = sum(one.is_not_shown for one in validation.differences)
-    shown = f", {unshown} of them not shown by these inputs" if unshown else ""
+    shown = f" ({unshown} of them cannot be judged with these inputs)" if unshown else ""
     return (
-        f"against the CPU, {count} output{'' if count == 1 else 's'}{shown}: "
+        f"compared with the CPU, {count} output{'' if count == 1 else 's'}{shown}: "
         f"largest difference {worst.max_abs:.3g} ({output.percent(worst.max_rel)} of {values}){cosine}"
     )
 
 
 def outcome_text(outcome: CellOutcome) -> str:
-    """Return one line for one of several results."""
+    """Return one line about a job of a matrix."""
     chip = f" for {outcome.soc_model}" if outcome.soc_model else ""
     more = outcome.error.message if outcome.error is not None else outcome.reason
     return f"{outcome.model}{chip} {outcome.state}" + (f": {more}" if more else "")
 
 
 def print_outcomes(outcomes: Sequence[CellOutcome]) -> None:
-    """Print the table, then the complete errors and the warnings."""
+    """Print the table of results, then the complete errors and the warnings."""
     headers = ("model", "chip", "state", f"nodes {AFTER_OPTIMISATION}", "size", "difference", "time", "file")
     output.print_table(headers, [_row(outcome) for outcome in outcomes])
     for outcome in outcomes:
@@ -335,7 +335,7 @@ def adopt(models: Sequence[Path], *, overwrite: bool, as_json: bool) -> None:
 
 
 def adopt_one(model: Path, beside: Sequence[str]) -> CompiledManifest:
-    """Write the manifest of a compiled model and of its files. Raise `CompileFailed`."""
+    """Write the manifest of a compiled model and of its files. Raise `CompileFailed` if this fails."""
     folder, name = os.path.split(os.path.abspath(model))
     try:
         return write_manifest(folder, name, beside, extra={"adopted": True})
@@ -365,12 +365,12 @@ def _files_of(model: Path, *, overwrite: bool) -> tuple[str, ...]:
     if os.path.exists(manifest) and not overwrite:
         raise OptionError(
             f"{model.name} already has a manifest: {manifest}.",
-            fix="Keep it: the files are compared with it before each load. --overwrite replaces it.",
+            fix="Keep the manifest: the files are compared with it before each load. --overwrite replaces it.",
         )
-    # Keep the old manifest until the new one replaces it: if the model is damaged, the old one stays.
+    # Do not compare with the old manifest, which is replaced only if the model is intact.
     examined = examine(model, scan, HostTraits(), by_manifest=False)
     # A damaged model must not get a manifest that declares it intact.
     if examined.broken is not None:
         raise examined.broken.error(scan.label, scan.path)
-    # A node with main_context 0 uses the binary of the main node.
+    # Only main nodes own a binary: a node with main_context 0 uses the binary of its main node.
     return tuple(dict.fromkeys(node.cache_path for node in scan.ep_contexts if node.owns_blob and node.cache_path))

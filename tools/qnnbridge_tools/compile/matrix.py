@@ -1,7 +1,7 @@
 """Compile many models for many chips: one job each, on this machine or on a cluster, with one table of results.
 
-A failed job does not stop the others. An interrupted matrix is resumed by running it again: a result of the same
-contents, options and versions is recognised by its manifest and skipped.
+A failed job does not stop the others. An interrupted matrix is resumed by running it again: a job is
+skipped if the manifest of an existing result has the same model, options and versions.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def _planned(jobs: Sequence[CompileJob], labels: Sequence[str] = ()) -> list[Cel
         # The dictionary has not grown, so an earlier cell has the same path.
         if len(taken) == len(cells):
             raise OptionError(
-                f"Two of the models would be written to {place.path} ({other} and {recipe.label}).",
+                f"The results of two models would be written to {place.path} ({other} and {recipe.label}).",
                 fix="Give a folder as output." if labels else "Compile them to different folders.",
             )
         cells.append(Cell(job, place, labels[number] if labels else ""))
@@ -254,7 +254,7 @@ def run_here(
 def collect(
     futures: Mapping[concurrent.futures.Future[CellOutcome], int], on_outcome: OnOutcome | None
 ) -> list[CellOutcome]:
-    """Return the outcomes, sorted by the numbers in `futures`; report each outcome when it is complete."""
+    """Return the outcomes in the order of the indices in `futures`; report each outcome when it is complete."""
     found: dict[int, CellOutcome] = {}
     for future in concurrent.futures.as_completed(futures):
         outcome = found[futures[future]] = future.result()
@@ -373,7 +373,7 @@ def executor_of(address: str) -> Iterator[Executor]:
         raise CompileFailed(
             f"There is no Dask scheduler at {address}.",
             cause=f"{error}",
-            fix="Start one (dask scheduler) and workers (dask worker ADDRESS), or check the address.",
+            fix="Start a scheduler (dask scheduler) and workers (dask worker ADDRESS), or check the address.",
         ) from None
     # Suppress Dask's stack traces of a lost connection, which the results report.
     with quiet("distributed", "distributed.client"), client:
@@ -436,7 +436,7 @@ def run_on(
 
 
 def versions_of(python: str | None) -> dict[str, str]:
-    """Return the versions of the host that would do the work."""
+    """Return the versions of the host that would compile here."""
     with Host(python) as host:
         return dict(host.info.versions)
 
@@ -482,7 +482,7 @@ def _portable(cell: Cell, validate: bool, timeout_s: float | None, python: str |
         if not ModelSource.open(path).files:
             with open(path, "rb") as file:
                 data = file.read()
-    # The worker cannot check which stem is free in the destination.
+    # Choose the stem here, because the worker cannot check which files exist in the destination.
     return RemoteJob(cell.job, name, data, cell.place.file_stem(), validate, timeout_s, python)
 
 

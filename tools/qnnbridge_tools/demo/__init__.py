@@ -76,7 +76,7 @@ def model_input(image: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 def answer_of(probabilities: npt.NDArray[Any]) -> LineAnswer:
-    """Interpret the model's output, the probabilities of 0 and of 180 degrees."""
+    """Interpret the model's output: the probabilities that the text is upright and that it is upside down."""
     upright, turned = (float(p) for p in probabilities.reshape(-1))
     return LineAnswer(upside_down=turned > upright, sure=max(upright, turned))
 
@@ -183,7 +183,7 @@ def preview(image: npt.NDArray[np.uint8]) -> list[str]:
     paper = np.median(np.concatenate([grey[0], grey[-1]]))
     contrast = np.abs(grey - paper)
     ink = contrast > contrast.max() * _INK_SHARE
-    # A character cell shows two rows.
+    # A character cell shows two rows, so add an empty row to an odd number.
     if rows % 2:
         ink = np.vstack([ink, np.zeros((1, columns), dtype=bool)])
     cells = ink[0::2].astype(int) + 2 * ink[1::2].astype(int)

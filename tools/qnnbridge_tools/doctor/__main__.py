@@ -74,7 +74,9 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser.add_argument("--model", metavar="MODEL", help="also examine this model on this host")
     parser.add_argument("--dim", metavar="NAME=SIZE", action="append", help="set a free dimension of the model")
     parser.add_argument("--backend-path", metavar="FILE", help="backend_path that your application uses")
-    parser.add_argument("--quick", action="store_true", help="under a second: no hashing, no live probe")
+    parser.add_argument(
+        "--quick", action="store_true", help="take less than a second: skip hashing and the live probe"
+    )
     parser.add_argument(
         "--numbers",
         action="store_true",

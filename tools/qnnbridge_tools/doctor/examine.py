@@ -77,7 +77,7 @@ from qnnbridge_tools.doctor.subjects.model import survey_model
 
 T = TypeVar("T")
 PROBE_TIMEOUT_S: Final = 60.0
-# Used if the running interpreter could not describe itself.
+# Placeholder for a running interpreter that could not describe itself.
 _NOBODY: Final = PythonReport("", "0.0", "", "", "", "", "", ())
 
 
@@ -116,8 +116,8 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
             return otherwise
 
     running = part("running interpreter", _NOBODY, machine.running)
-    # Query the driver first: the NPU's name helps to identify the chip, and the driver's folder must not count as
-    # foreign.
+    # Query the driver first: the NPU's name helps to identify the chip, and the libraries in the driver's folder
+    # must not be reported.
     driven = part("driver", Driver("unknown"), computer.survey_driver, machine)
     nothing: tuple[Interpreter, ...] = ()
     found = part("interpreters", nothing, host.survey_interpreters, machine)
@@ -126,7 +126,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
     # Do not hash the application's libraries: QNN does not run from them.
     application = own or part("packages", Packages(), packages.survey_packages, machine, running, complete=False)
-    # Folders with QNN libraries that must not count as foreign on a search path.
+    # Folders whose QNN libraries are not reported if they are on a search path.
     folders = (
         tuple(one.folder for installed in (hosted.packages, application) if installed for one in installed.sets)
         + ((hosted.packages.plugin,) if hosted.packages and hosted.packages.plugin else ())
@@ -164,7 +164,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
     if order.numbers:
         part("known-wrong operators", None, _measure, machine, facts)
     facts = dataclasses.replace(facts, measured=part("measured rows", (), measured.survey_measured, machine))
-    # Do these last, because they take longest and need all other facts.
+    # Probe and model are last, because they take longest and need all other facts.
     probe = part("probe", None, _probe, machine, facts, order)
     model = part("model", None, _model, machine, facts, order)
     return dataclasses.replace(facts, probe=probe, model=model, unknown=tuple(unknown))
@@ -188,7 +188,8 @@ def _machine_of(machine: Machine, running: PythonReport) -> str:
     # Do not use `platform.machine`, whose result under emulation depends on the Python version.
     if running.platform in host.PLATFORMS:
         return host.PLATFORMS[running.platform]
-    # On other systems, the platform name reports the kernel's machine type, even for a 32-bit program.
+    # On other systems read the program file: the platform's name has the kernel's machine type, even for a 32-bit
+    # program.
     file = machine.library(running.executable, version=False)
     return file.machine if file else running.platform.rpartition("-")[2]
 
@@ -252,7 +253,7 @@ SCHEMA: Final = 1
 KIND: Final = "qnnbridge doctor snapshot"
 _SNAPSHOT_BEGIN: Final = f'{{\n "kind": "{KIND}",'
 USER: Final = "user"
-# Replacement for a user name that is not ASCII. It is not ASCII either, because this may be the cause of a fault.
+# Replacement for a user name that is not ASCII. It is not ASCII either, so that faults of such paths stay visible.
 FOREIGN_USER: Final = "üser"
 # A shorter user name is only replaced in profile folders, because replacing it everywhere would garble words.
 _LEAST_NAME: Final = 3
@@ -269,7 +270,7 @@ def snapshot_text(facts: Facts, machine: Machine) -> str:
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
 
 
-_WRITE_ONE = "Write one on the computer in question: qnnbridge doctor --snapshot FILE"
+_WRITE_ONE = "Write a snapshot on the computer to diagnose: qnnbridge doctor --snapshot FILE"
 
 
 def read_snapshot(path: Path) -> Facts:
@@ -383,14 +384,14 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
         found += findings
         if line:
             healthy.append(Healthy(check.name, line))
-    # The facts of a failed query have default values, which a check may mistake for facts about the computer.
+    # Report failed queries: their facts have default values, so the checks' results may be wrong.
     if facts.unknown:
         found.append(
             finding(
                 "doctor.incomplete",
                 "parts of this computer could not be examined",
                 *facts.unknown,
-                fix=Remedy("Run it again. If this finding remains, report it with a snapshot.", _SNAPSHOT),
+                fix=Remedy("Run the doctor again. If this finding remains, report it with a snapshot.", _SNAPSHOT),
             )
         )
     shown = _with_probe(tuple(sorted((one for one in found if not is_hidden(one, found)), key=rank)), found)
@@ -398,7 +399,7 @@ def diagnose(facts: Facts, checks: Sequence[SubjectCheck] = CHECKS) -> Report:
 
 
 def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
-    """Return the conclusion in one sentence."""
+    """Return the verdict of the report in one sentence."""
     if findings and findings[0].severity is Severity.BLOCKED:
         first = findings[0]
         if first.code.startswith("model."):
@@ -430,11 +431,11 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
     if found.code in _BY_KNOWN_RELEASES and _is_unknown_and_whole(facts):
         if worked:
             return None
-        note = "This release is not in the version table: it may differ from earlier releases, and work."
+        note = "This release is not in the version table: it may work although it differs from earlier releases."
         found = dataclasses.replace(found, notes=(*found.notes, note))
         # Without a probe it is unknown whether the release works, so the finding must not block.
         if probe is None or probe.skipped:
-            # Replacing the release by a known one could remove a release that works.
+            # Suggest a probe, because replacing the release by a known one could remove a release that works.
             see = Remedy("Find out with a live probe whether the release works.", ("qnnbridge doctor",))
             found = dataclasses.replace(found, severity=Severity.DEGRADED, remedy=see)
         return found
@@ -649,7 +650,7 @@ def apply_fixes(report: Report, ask: Callable[[str], bool]) -> list[str]:
             lines.append(f"done ({', '.join(reasons)}): {fix.apply(found[0])}")
         except Exception as error:  # noqa: BLE001 - a failed repair must not prevent the others
             lines.append(f"failed ({', '.join(reasons)}): {error}")
-    lines += [f"not fixed by --fix ({code}): follow its fix" for code in (one.code for one in left)]
+    lines += [f"not fixed by --fix ({code}): follow the fix in the report" for code in (one.code for one in left)]
     return lines
 
 
@@ -665,7 +666,7 @@ def explained(text: str) -> list[dict[str, Any]]:
     # Also accept a code in square brackets, because reports print codes like this.
     code = text.strip().strip("[]")
     if code in CATALOGUE:
-        fix = "Run `qnnbridge doctor` on that computer: its report contains the command."
+        fix = "Run `qnnbridge doctor` on the computer with this finding: its report contains the command."
         return [{"title": code, "cause": CATALOGUE[code].why, "fix": fix, "seen": "a finding of this doctor"}]
     from qnnbridge_tools.explanations import explain_text
 

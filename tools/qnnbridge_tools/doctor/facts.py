@@ -1,7 +1,7 @@
 """Facts about a computer: the complete input of the checks, and the content of a snapshot.
 
 The classes are plain data, and a snapshot is their JSON form (`examine.snapshot_text`). Paths have the syntax of
-the computer that the facts describe. Facts contain no judgements; the checks judge them.
+the computer that the facts describe. Facts contain no judgements, which are the work of the checks.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Packages:
 
     @property
     def loaded_set(self) -> QnnSet | None:
-        """Libraries in the folder that is loaded."""
+        """QNN libraries in the folder from which they are loaded."""
         return next((found for found in self.sets if found.folder == self.loaded), None)
 
 
@@ -356,7 +356,9 @@ class Crash:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SavedState:
-    """Stored state of qnnbridge. quarantined: models in quarantine. cache_damaged: unusable entries, described."""
+    """Stored state of qnnbridge. quarantined: models in quarantine. cache_damaged: descriptions of unusable
+    entries.
+    """
 
     quarantined: tuple[str, ...] = ()
     crashes: tuple[Crash, ...] = ()
@@ -411,7 +413,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProbeRequest:
-    """Description of a live probe.
+    """Request for a live probe.
 
     host_python: the host's interpreter. model: path of the model; ``None`` for the doctor's own model. timeout_s:
     deadline in seconds.
@@ -464,7 +466,7 @@ class ProbeResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NumbersRequest:
-    """Description of a measurement of the known-wrong table.
+    """Request to measure the known-wrong table.
 
     Args:
         host_python: the host's interpreter; empty for the default one.
@@ -511,7 +513,7 @@ class ExaminedModel:
         is_folder: whether the path is a folder.
         layout: for a folder with genai_config.json, its layout (`qnnbridge_host.model.genai_folder`).
         problem: why the model cannot be read.
-        dynamic: inputs with free dimensions, described.
+        dynamic: descriptions of inputs with free dimensions.
         free: the free dimensions in the form of ``--dim``.
         zero: tensors without elements.
         missing: external files with weights that do not exist.

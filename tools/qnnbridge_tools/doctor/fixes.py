@@ -55,7 +55,7 @@ def word(text: str) -> str:
 def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
     """Return commands that run the interpreter once with each of the arguments. The arguments are not quoted."""
     tag = next((one.tag for one in facts.interpreters if one.path == path and one.tag), None)
-    # A tag never contains spaces or quotes; the py launcher finds the path in the registry.
+    # Prefer the py launcher, which finds the path in the registry: unlike a path, a tag never needs quotes.
     if tag:
         return tuple(f"py -V:{tag} {text}" for text in arguments)
     if _PLAIN.fullmatch(path):
@@ -64,8 +64,8 @@ def python_lines(facts: Facts, path: str, *arguments: str) -> Lines:
         import shlex
 
         return tuple(f"{shlex.quote(path)} {text}" for text in arguments)
-    # A command with a quoted program works either in Command Prompt or in PowerShell, but not in both. Both can
-    # change to a folder whose path contains spaces.
+    # Change to the program's folder, whose path may contain spaces: a command that begins with a quoted program
+    # works in Command Prompt or in PowerShell, but not in both.
     folder, _, name = path.rpartition("\\")
     return (f'pushd "{folder}"', *(rf".\{name} {text}" for text in arguments), "popd")
 
@@ -131,7 +131,7 @@ def host_machine(facts: Facts, python: tuple[int, int] | None = None) -> HostMac
         platform = read_platform(named)
     except OptionError:
         return None
-    # An interpreter of a different machine type is emulated and does not see the native machine type.
+    # Pass the computer's own machine type, which an emulated interpreter does not see.
     computer = facts.computer.machine if facts.is_windows else None
     system = system_sdk(facts)
     sdk = short_sdk(system[0]) if system else None
@@ -157,7 +157,7 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
     try:
         release = newest_fitting(machine) if machine is not None else None
     except (OSError, ValueError, LookupError, TypeError):
-        # The table file of this installation may be damaged as well. The fix then contains no version.
+        # The version table may be damaged, too. The fix then contains no version.
         return None
     return release.version if release else None
 
@@ -206,8 +206,8 @@ def release_of(facts: Facts, version: str) -> Release | None:
 
 
 def is_unlisted(release: Release, version: str) -> bool:
-    """Return whether `release_of` returned a different release. A local version ("2.7.0+site") counts as the
-    same.
+    """Return whether `release_of` returned a different release. A local version ("2.7.0+site") counts as the listed
+    release.
     """
     from qnnbridge_host.model.releases import standing
 
@@ -222,7 +222,7 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
     if packages is None or machine is None or version is None or release is None:
         return {}
     try:
-        # For a release newer than the table, apply the general rules.
+        # Apply the faults of version ranges to the installed version, which the table may not contain.
         release = dataclasses.replace(release, version=version)
         # A 1.x release is a complete onnxruntime, so the version of plain onnxruntime does not matter.
         ort = packages.version("onnxruntime") if not is_1x(version) else None
@@ -244,7 +244,7 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
     except ValueError:  # the version cannot be parsed: let pip use the package's metadata
         bounds = ""
-    # Keep a bound from the metadata or from a known fault, which is narrower.
+    # Do not add a bound if the metadata or a known fault already sets an upper one, which is lower.
     if only_tried and not bounds.startswith("==") and "<" not in bounds:
         bounds = f"{bounds},<={NEWEST_ORT_TRIED}".lstrip(",")
     return f"onnxruntime{bounds}"
@@ -335,7 +335,7 @@ def install_version(
         words: text of the fix.
         only_tried: see `ort_requirement`.
     """
-    # pip refuses the system's interpreter (PEP 668), so recommend an environment like pip itself.
+    # pip refuses the system's interpreter (PEP 668), so recommend an environment, as pip itself does.
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     others = f" {remove}" if remove else ""
@@ -366,7 +366,7 @@ def fitting_instead(facts: Facts, version: str) -> Remedy | None:
     """Return the fix that installs a fitting release if the given one does not fit; else ``None``."""
     if fits(facts, version):
         return None
-    return install_fitting(facts, f"{QNN} {version} does not fit this computer anyway; install the one that does.")
+    return install_fitting(facts, f"{QNN} {version} does not run on this computer; install the release that does.")
 
 
 def reinstall(facts: Facts) -> Remedy:
@@ -377,7 +377,7 @@ def reinstall(facts: Facts) -> Remedy:
 
 
 def after_removal(facts: Facts, folder: str | None, version: str | None) -> Remedy:
-    """Return a fix like `install_version`, for a folder with files that pip has not recorded."""
+    """Return the fix that deletes a folder whose files pip has not recorded, and then installs a version."""
     if version is None or is_managed(facts):
         return nothing_fits(facts) if version is None else own_environment(facts)
     lines = [f"-m pip uninstall -y onnxruntime {QNN}"]
@@ -494,10 +494,10 @@ def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None 
     """
     line = SETUP_HOST + (f" --python {python}" if python else "")
     system = system_sdk(facts)
-    # `setup` only queries the driver. If the version of an SDK determined this fix, pass it in this option.
+    # `setup` queries only the driver. If the QNN version is that of an SDK, pass it with --system-sdk.
     if system is not None and not facts.driver.runtime and facts.is_arm:
         line += f" --system-sdk {short_sdk(system[0])}"
-    # The default folder of `setup` is in the user's profile, like `user_site`.
+    # Both `user_site` and the default folder of `setup` are in the user's profile, which may be outside of ASCII.
     if facts.is_windows and (plain_folder or not facts.application.user_site.isascii()):
         line += f" --dir {PLAIN_FOLDER}"
     # Without this option `setup` refuses to replace an interpreter in the configuration file.
@@ -518,7 +518,7 @@ def nothing_fits(facts: Facts) -> Remedy:
         return set_up_host(facts, f"{words} {said}".strip())
     if not facts.is_windows or not facts.is_arm:
         return Remedy(f"{words} {said}".strip(), ("qnnbridge versions",))
-    said = f"{said} So {UPDATE_DRIVER}: here, or from the computer's maker.".strip()
+    said = f"{said} To {UPDATE_DRIVER}, use Windows Update or the computer maker's support page.".strip()
     return Remedy(f"{words} {said}", DRIVER_UPDATES)
 
 

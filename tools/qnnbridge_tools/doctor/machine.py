@@ -265,7 +265,7 @@ class RealMachine:
 
     def library(self, path: str, *, version: bool) -> Library | None:
         key = path, version
-        if key not in self._libraries:  # application and host often use the same environment
+        if key not in self._libraries:  # read each file once: application and host often share an environment
             self._libraries[key] = _asked(None, read_library, path, version=version)
         return self._libraries[key]
 
@@ -314,7 +314,7 @@ class RealMachine:
 
     def cache(self, folder: str) -> CacheContents:
         if not os.path.isdir(folder):
-            return CacheContents()  # return before importing the modules below
+            return CacheContents()  # without a cache, the modules below need not be imported
         from pathlib import Path
 
         from qnnbridge_host.cache.store import Store, total_bytes
@@ -367,7 +367,9 @@ class RealMachine:
         try:
             return answer_of(last_line(done))
         except (ValueError, LookupError):
-            return StartFailure(0, said or "its output is not that of the doctor's script: it may not be a Python")
+            return StartFailure(
+                0, said or "its output is not that of the doctor's script, so it is probably not a Python"
+            )
 
     def catalogue(self, python: str) -> Catalogue | None:
         try:
@@ -511,7 +513,7 @@ def look_for_daemon(job_flags: int | None) -> DaemonFacts:
 
 
 def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFacts:
-    """Query the daemon that wrote the file."""
+    """Query the daemon that wrote the discovery file `found`."""
     from qnnbridge_tools.host import link
 
     runs = DaemonFacts("runs", folder, found.qnnbridge, found.pid, dies_with_us=dies_with_us)
@@ -617,7 +619,7 @@ def _version_resource(file: BinaryIO) -> bytes | None:
     virtual_start, raw_start = section
     root = raw_start + address - virtual_start
     entry = _entry(file, root, root, _VERSION_RESOURCE)
-    for _ in range(2):  # the first name and the first language
+    for _ in range(2):  # take the first name, then the first language
         if entry is None or not entry & _SUBDIRECTORY:
             break
         entry = _entry(file, root, root + (entry & ~_SUBDIRECTORY), None)

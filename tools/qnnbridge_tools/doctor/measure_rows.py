@@ -53,7 +53,7 @@ def measure_numbers(request: NumbersRequest, on_line: Callable[[dict[str, Any]],
         numbers_command(request),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        # stderr contains warnings about the rows, which are expected.
+        # Discard stderr, which contains expected warnings about the rows.
         stderr=subprocess.DEVNULL,
         text=True,
         encoding="utf-8",
@@ -90,7 +90,7 @@ def _lines(stream: Any) -> Iterator[dict[str, Any]]:
         try:
             line = json.loads(text)
         except ValueError:
-            continue  # a library may have printed this line
+            continue  # not a line of the measurement: a library may have printed it
         if isinstance(line, dict):
             yield line
 
@@ -139,7 +139,7 @@ class _Measuring:
         self._request = request
         self._target = target
         self._host: Any = None
-        # Function that fills QNN's memory in the current host; None until it is needed.
+        # Function that fills QNN's memory in the current host, as other models would; None until it is needed.
         self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
@@ -153,7 +153,7 @@ class _Measuring:
             if place is None:
                 return "this computer cannot compute for the requested chip"
             if self._request.npu and place.simulator:
-                return ""  # the table already contains the simulator's results
+                return ""  # nothing to measure: the table already contains the results of the simulator
             _say({"place": place.text, "chip": place.chip, "simulator": place.simulator})
             for row in self._rows(place):
                 if time.monotonic() > deadline:
@@ -199,11 +199,11 @@ class _Measuring:
         state: RowState = "unclear"
         if found.status in ("right", "wrong"):
             state = "right" if found.status == "right" else "wrong"
-        # Other errors, for example about incompatible releases, would occur for every model.
+        # Skip other errors, for example about incompatible releases, which would occur for every model.
         elif isinstance(sides.error, HostCrashed) or (row.fails and isinstance(sides.error, EPFail)):
             state = "wrong"
         if isinstance(sides.error, HostCrashed):
-            self._end_host()  # a host that crashes repeatedly is restarted only after a delay
+            self._end_host()  # create a new host, because a crashed host is restarted only after a delay
         snr = None if found.judged is None else round(found.judged.snr, 2)
         return MeasuredRow(state, digest_of(row), snr, found.why[:_MOST_SAID])
 
@@ -233,7 +233,7 @@ class _Measuring:
 
 
 class _BridgeSides:
-    """Sessions of one row in one host. error: the error of the session on QNN."""
+    """Opens the sessions of one row on the CPU and on QNN, in one host. error: the error of the session on QNN."""
 
     def __init__(self, host: Any, soc_model: str) -> None:
         self._host = host

@@ -32,7 +32,7 @@ def describe() -> "dict[str, object]":  # quoted, because older Pythons cannot e
         "path": [str(folder) for folder in sys.path if folder],
         "user_site": user_site or "",
         "externally_managed": _is_externally_managed(),
-        # The version's text may end in "rc1" or "+".
+        # Use numbers, because the version's text may end in "rc1" or "+".
         "version_info": list(sys.version_info[:3]),
         "implementation": sys.implementation.name,
         # Free-threaded Pythons cannot load common wheels.

@@ -60,7 +60,7 @@ class ChatOptions:
     """Options of `chat`.
 
     Args:
-        system: text before the conversation.
+        system: system prompt.
         max_tokens: largest number of tokens per answer.
         search: options of `qnnbridge.genai.generate`.
     """

@@ -98,7 +98,7 @@ class MeasuredPaces:
 
     Args:
         info: information about the model.
-        effort: the measured size.
+        effort: number of tokens and rounds.
         ways: results with and without the bridge, by name.
         load_s: seconds to load the model.
         without: why there are no figures without the bridge.
@@ -141,7 +141,7 @@ def perform(
         found = {BRIDGE: _paces(ways[BRIDGE], ways[BRIDGE])}
         if problem is None:
             found[DIRECT] = _paces(ways[DIRECT], ways[BRIDGE])
-        # The model may have ended its answer earlier.
+        # Report the real length of the answer, which the model may have ended earlier.
         sized = dataclasses.replace(effort, prompt=len(prompt), tokens=len(ways[BRIDGE][0][1]))
         return MeasuredPaces(model.info, sized, found, load_s, problem)
 

@@ -31,7 +31,8 @@ START_TIMEOUT_S: Final = 60.0
 PATIENCE_S: Final = 5.0
 
 REPLACE_TRIES: Final = 3
-# Seconds between two checks. A daemon is ready sooner than this after it writes its discovery file.
+# Seconds between two checks for a daemon that another application started. It is ready sooner than this after it
+# writes its discovery file.
 TURN_LOOK_S: Final = 2.0
 
 # Additional seconds for the NPU host and the daemon to end after running calls have finished.
@@ -71,7 +72,7 @@ def stop(drain_s: float, as_json: bool) -> None:
     except HostError as error:
         if not link.is_none(error):
             raise
-        # This is not an error, because the requested state is already reached.
+        # Without a daemon there is nothing to stop, so this is not an error.
         document = None
     if as_json:
         output.print_json({"stopped": document is not None, "before": document and link.without_us(document)})
@@ -84,8 +85,8 @@ def stop(drain_s: float, as_json: bool) -> None:
 def restart_host(given: DaemonOptions, timeout_s: float, as_json: bool) -> None:
     if given.words():
         raise OptionError(
-            "These options belong to the daemon, but only the NPU host would be restarted.",
-            fix="Restart the daemon with them: qnnbridge host restart --daemon ...",
+            "Options of the daemon are given, but only the NPU host would be restarted.",
+            fix="Restart the daemon, too: qnnbridge host restart --daemon ...",
         )
     with link.reach() as daemon:
         before = read_figures(daemon.status()).host
@@ -381,7 +382,7 @@ class Follower:
         data = b""
         # The log was replaced by a new file, or truncated.
         if identity != self._identity or _size(self._path) < self._at:
-            data = self._rest_of_the_old_ones()
+            data = self._rest_of_rotated_files()
             self._identity, self._at = identity, 0
         data += self._read(self._path)
         # Split the bytes before decoding: a read may end within a UTF-8 character, and the byte of a line feed
@@ -389,7 +390,7 @@ class Follower:
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [line.decode("utf-8", "replace").removesuffix("\r") for line in whole]
 
-    def _rest_of_the_old_ones(self) -> bytes:
+    def _rest_of_rotated_files(self) -> bytes:
         """Return the unread rest of the rotated file, and the contents of all files that were rotated since."""
         newer: list[Path] = []
         for file in rotated_files(self._path)[1:]:

@@ -62,7 +62,7 @@ def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
 def restart(
     *,
     whole: Annotated[
-        bool, typer.Option("--daemon", help="Also restart the daemon: for another version or other options.")
+        bool, typer.Option("--daemon", help="Also restart the daemon, to change its version or options.")
     ] = False,
     drain: Drain = DRAIN_S,
     as_json: AsJson = False,

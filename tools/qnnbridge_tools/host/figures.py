@@ -203,7 +203,7 @@ def read_figures(document: Mapping[str, Any]) -> Figures:
 
 
 def _record(kind: type[T], document: Mapping[str, Any], **given: Any) -> T:
-    """Create a record from the fields of a document, except for the given fields."""
+    """Create a record from a document; `given` contains the fields that are not read from it."""
     fields = dataclasses.fields(kind)  # type: ignore[arg-type]
     return kind(
         **{one.name: _READERS[str(one.type)](document, one.name) for one in fields if one.name not in given},
@@ -395,7 +395,7 @@ def totals_text(figures: Figures) -> str:
     totals = figures.totals
     refused = f", {count_text(totals.busy)} refused as Busy" if totals.busy else ""
     return (
-        f"{count_text(totals.calls)} calls ({rate_text(figures.calls_per_s)} a second now), "
+        f"{count_text(totals.calls)} calls (now {rate_text(figures.calls_per_s)} per second), "
         f"{count_text(totals.errors)} with an error{refused}"
     )
 

@@ -95,7 +95,7 @@ def reach(
     try:
         host.start(timeout_s)
     except BaseException as error:
-        # No `Link` owns the connection yet.
+        # Close the connection here, because no `Link` owns it yet.
         host.close()
         # HostCrashed is raised if the daemon ended during the handshake.
         if isinstance(error, (HostStartFailed, HostCrashed, VersionMismatch)):
@@ -120,7 +120,7 @@ def reach_soon(patience_s: float, *, any_release: bool = False) -> Link:
 def _be_quiet() -> None:
     """Suppress log warnings about a lost connection, because the command reports the error itself."""
     logger = logging.getLogger("qnnbridge")
-    # Python prints warnings of a logger without handlers on stderr (`logging.lastResort`).
+    # Without a handler, Python would print the logger's warnings on stderr (`logging.lastResort`).
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
 

@@ -134,7 +134,7 @@ def numbers_families(prefix: str, rows: Sequence[tuple[Labels, str, int]]) -> It
 
 
 def text_of(families: Iterable[Metric]) -> str:
-    """Return the complete text. Lines end with a line feed on every system."""
+    """Return the families in OpenMetrics format. Lines end with a line feed on every system."""
     text: bytes = generate_latest(Families(families))
     return text.decode("utf-8")
 

@@ -68,17 +68,17 @@ def members(archive: zipfile.ZipFile, label: str) -> list[zipfile.ZipInfo]:
     for one in found:
         kind = stat.S_IFMT(one.external_attr >> 16)
         if kind not in (0, stat.S_IFREG):
-            why = why or f"{one.filename!r} in it is a link or a device"
+            why = why or f"its member {one.filename!r} is a link or a device"
         elif one.flag_bits & _ENCRYPTED:
-            why = why or f"{one.filename!r} in it is encrypted"
+            why = why or f"its member {one.filename!r} is encrypted"
         elif one.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            why = why or f"{one.filename!r} in it is compressed by method {one.compress_type}"
+            why = why or f"its member {one.filename!r} is compressed by method {one.compress_type}"
         elif one.orig_filename != one.filename:  # zipfile replaces backslashes, and cuts the name at a NUL
-            why = why or f"{one.orig_filename!r} in it is not a plain name"
+            why = why or f"its member {one.orig_filename!r} does not have a plain name"
     if why:
         raise OptionError(
             f"{label} is not unpacked: {why}.",
-            cause="A model's archive never needs this, and it may be an attack.",
+            cause="The archive of a model does not need such a member, which may be an attack.",
             fix="Choose another file of the repository with --file NAME.",
         )
     check_names((one.filename for one in found), label)
@@ -101,7 +101,7 @@ def unpack(path: Path, folder: Path, label: str) -> list[str]:
             for one in found:
                 target = folder.joinpath(*one.filename.split("/"))
                 target.parent.mkdir(parents=True, exist_ok=True)
-                # `zipfile` reads at most the size that `members` has counted, and compares the checksum.
+                # `zipfile` reads at most the size that `members` has checked, and compares the checksum.
                 with archive.open(one) as source, open(target, "xb") as out:
                     shutil.copyfileobj(source, out, 1024 * 1024)
     except DAMAGE as error:

@@ -45,7 +45,7 @@ _ORDER: Final[tuple[Kind, ...]] = (
     "refused",
 )
 _MOST_MODELS: Final = 64
-# Each request reads 256 KiB. The nodes of the largest known models take fewer requests.
+# Limit of requests for one model. Each request reads 256 KiB; the nodes of the largest known models need fewer.
 _MOST_REQUESTS: Final = 24
 _MOST_JSON_BYTES: Final = 16 * 1024 * 1024
 _SHOWN: Final = 8
@@ -248,7 +248,7 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
         options = " ".join(f"--file {shell_word(name)}" for name in _suggested(bases))
         raise OptionError(
             f"{repository.label} has several models: {listed(shown, _SHOWN)}.",
-            fix="Choose one, or the parts of one, with --file: " + model_command("pull", repository.label, options),
+            fix="Choose one, or all files of one, with --file: " + model_command("pull", repository.label, options),
         )
     if len(names) > _MOST_MODELS:
         raise OptionError(
@@ -259,7 +259,7 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
 
 
 def _suggested(bases: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return an encoder and its decoder if there are such (speech and translation models); else the first model."""
+    """Return the encoder and decoder of a speech or translation model; without them the first model."""
     encoder = next((found[0] for base, found in bases.items() if "encoder" in base), None)
     decoders = [found[0] for base, found in bases.items() if "decoder" in base]
     if encoder is None or not decoders:

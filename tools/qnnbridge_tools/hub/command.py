@@ -31,7 +31,7 @@ def pull(
     ] = None,
     files: Annotated[
         tuple[str, ...],
-        typer.Option("--file", metavar="NAME", help="Only this file, or files of this pattern. May be repeated."),
+        typer.Option("--file", metavar="NAME", help="Pull only files with this name or pattern. May be repeated."),
     ] = (),
     folder: Annotated[
         Path | None,

@@ -129,7 +129,8 @@ def pulled() -> list[PulledFolder]:
     with local_errors(models_dir()):
         for owner in _folders_in(models_dir()):
             for folder in _folders_in(owner) if owner.name != _LOCKS else ():
-                # A pull writes the record before renaming the folder, and a removal renames the folder first.
+                # A folder with its final name is complete: a pull writes the record before renaming the folder, and
+                # a removal renames the folder first.
                 is_part = folder.name.endswith(PART)
                 record = None if is_part else read_record(folder)
                 if record is not None or (is_part and is_own(folder, lambda _: False)):

@@ -208,7 +208,7 @@ def _fetch(
     with library.locked(folder, on_wait=say):
         record = library.read_record(folder)
         if record is not None:
-            # Compare commits, because names that differ only in case are one folder on Windows.
+            # Compare commit and model: on Windows, names that differ only in case refer to one folder.
             if (record.commit, record.candidate) == (repository.commit, candidate.name):
                 return _result(folder, record, is_new=False)
             raise OptionError(
@@ -253,7 +253,7 @@ def _fetch(
                 now,
             )
             library.write_record(stage, record)
-            # The user may have created an empty folder for -o.
+            # Remove an empty folder that the user created for -o, which `os.replace` could not replace on Windows.
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
             os.replace(stage, folder)
@@ -368,7 +368,7 @@ def _checked(
 
 
 def _folder_kind(stage: Path, name: str) -> choice.Kind | None:
-    """Return the kind of folder that the file `name` shows, such as a prepared folder; else ``None``."""
+    """Return the kind of folder that contains the file `name` (text generation, prepared); else ``None``."""
     leaf = posixpath.basename(name)
     if leaf == CONFIG:
         return "generation"
@@ -395,7 +395,7 @@ def _prepared(folder: Path, request: PullRequest) -> str:
         raise _Unfit(f"these files are missing or damaged: {', '.join(damaged)}")
     chosen = facts.chosen
     if isinstance(chosen, BridgeError):
-        # Without a host no model is chosen, and the folder may be for another computer.
+        # Without a host accept the folder: no model can be chosen, and it may be for another computer.
         if facts.host is not None:
             raise _Unfit(chosen.message)
         return "a folder of `qnnbridge prepare`"

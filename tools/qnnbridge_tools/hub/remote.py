@@ -25,10 +25,10 @@ from qnnbridge_protocol.installing import install_command
 from qnnbridge_protocol.settings import models_dir
 
 _DEFAULT_ENDPOINT: Final = "https://huggingface.co"
-# Length of the range of one request for a part of a file.
+# Number of bytes that one request for a part of a file reads.
 _BLOCK_BYTES: Final = 256 * 1024
 _CHUNK_BYTES: Final = 1024 * 1024
-# Content delivery networks send at most 50 GB in one response, so huggingface_hub does not request more.
+# Most bytes to download in one request: content delivery networks send at most 50 GB in a response.
 _MOST_BYTES: Final = 40 * 1000**3
 _PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 # Suffix of incomplete files and folders.
@@ -104,11 +104,11 @@ class Hub:
         except ImportError as error:
             raise PullFailed(
                 f"qnnbridge pull needs {error.name}, which this Python does not have: {sys.executable}.",
-                cause="It works with the packages of the extra [hub].",
+                cause="The packages of the extra [hub] are missing or incomplete.",
                 fix=install_command("hub", python=sys.executable),
                 details={"reason": "packages"},
             ) from None
-        # Base class of network errors, in httpx or in the library that this huggingface_hub uses instead.
+        # Base class of network errors, in httpx or in the HTTP library of a later huggingface_hub.
         bases = self._hub.errors.HfHubHTTPError.__mro__
         self._network: Any = next(one for one in bases if one.__name__ == "HTTPError")
         if not re.match("https?://.", hub_endpoint()):
@@ -117,20 +117,23 @@ class Hub:
                 fix="Set the variable to an address that begins with https:// or http://, or unset it.",
                 details={"reason": "network"},
             )
-        # huggingface_hub read the variable when it was imported, so it may have changed since.
+        # Read the address now: huggingface_hub read the variable when it was imported, and it may have changed
+        # since.
         self._address_of_hub = hub_endpoint()
         self.endpoint = without_login(self._address_of_hub)
         self._token = token
 
     def repository(self, name: str, revision: str | None) -> HubRepository:
-        """List the files of a repository. Raise `OptionError` for an unknown name or revision, and `PullFailed`."""
+        """List the files of a repository. Raise `OptionError` for an unknown name or revision, `PullFailed` for
+        other errors.
+        """
         with self._errors(name, revision):
             api = self._hub.HfApi(endpoint=self._address_of_hub, token=self._token, library_name="qnnbridge")
             info = api.model_info(name, revision=revision, files_metadata=True, timeout=30)
         # Accept only a commit id, because it becomes part of a path.
         if not re.fullmatch("[0-9a-f]{40,64}", str(info.sha)):
             raise PullFailed(
-                f"The hub {self.endpoint} gives {name} the commit {str(info.sha)!r}, which is not a commit id.",
+                f"The hub {self.endpoint} reports {str(info.sha)!r} for {name}, which is not a commit id.",
                 fix="Correct HF_ENDPOINT, or unset it.",
                 details={"reason": "refused"},
             )
@@ -138,7 +141,7 @@ class Hub:
         for one in info.siblings or ():
             lfs = getattr(one, "lfs", None)
             sha256 = str(getattr(lfs, "sha256", "") or "")
-            # For a file stored outside git, git's hash is the hash of its pointer file.
+            # Omit git's hash of a file that is stored outside git: it is the hash of a pointer file.
             files[one.rfilename] = RepoFile(
                 one.rfilename, int(one.size or 0), sha256, "" if sha256 else str(one.blob_id or "")
             )
@@ -150,7 +153,7 @@ class Hub:
         return io.BufferedReader(remote, _BLOCK_BYTES)
 
     def read(self, repository: HubRepository, file: str, at: int, length: int) -> bytes:
-        """Read a part of a file of the hub. Raise `PullFailed`."""
+        """Read a part of a file of the hub. Raise `PullFailed` if this fails."""
         address = self._address(repository, file)
         headers = {**self._headers(), "Range": f"bytes={at}-{at + length - 1}"}
         with self._errors(repository.name, repository.revision, file):
@@ -263,7 +266,7 @@ class Hub:
     def _refused(self, name: str, response: Any, file: str | None) -> PullFailed:
         status = int(response.status_code)
         what = f"{file} of {name}" if file else name
-        # A hub states the reason in a header, which a proxy does not send.
+        # Without the header in which a hub states the reason, a proxy may have sent the response.
         if status in (401, 403, 407) and (proxy := _proxy()) and not response.headers.get("X-Error-Message"):
             return PullFailed(
                 f"The hub or the proxy refuses {what} (HTTP {status}).",

@@ -120,7 +120,7 @@ def python_to_bring(
 
 
 def _by_uv(folder: Path, target: _Target, surroundings: Surroundings) -> Path:
-    """Return the interpreter's path without the patch version; uv creates it in addition to the full path."""
+    """Return the interpreter's path without the patch version; uv creates this path, too."""
     made = folder / _request(target)
     return made / "python.exe" if surroundings.is_windows else made / "bin" / "python{}.{}".format(*BROUGHT_VERSION)
 
@@ -145,7 +145,7 @@ def _manager_source(
         return None
     if source.links is None:
         return (manager,)
-    # `pymanager install --download=FOLDER` writes this file.
+    # Index of downloaded Pythons, which `pymanager install --download=FOLDER` writes.
     index = source.links / "index.json"
     return (manager, "--source", str(index)) if index.is_file() else None
 

@@ -109,7 +109,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
         if purpose is Purpose.SET_UP and health.error is not None:
             raise environment.failed(
                 "check",
-                f"The host in {there.folder} is set up and does not start.",
+                f"The host in {there.folder} does not start, although it is set up.",
                 cause=health.error.message,
                 fix="Create it again: qnnbridge setup --repair" + _dir_words(options),
                 evidence=health.error.evidence,
@@ -304,7 +304,7 @@ def print_plan(plan: SetupPlan) -> None:
 
 
 def print_commands(plan: SetupPlan) -> None:
-    """Print the commands that do the same by hand."""
+    """Print the commands of the plan, for a user who runs them by hand."""
     # On Windows print the commands for both shells, because the user may use either.
     shells = (("Command Prompt", command_prompt_line), ("PowerShell", powershell_line)) if os.name == "nt" else None
     for name, to_text in shells or (("Commands", command_line),):

@@ -126,7 +126,7 @@ OLD_SUFFIX = ".qnnbridge-old"
 
 
 class NewEnvironment:
-    """Context manager that creates an environment's folder and, without a call of `keep`, removes it. Not
+    """Context manager that creates an environment's folder, and removes it at the end unless `keep` was called. Not
     thread-safe.
     """
 
@@ -183,7 +183,9 @@ def old_folder(folder: Path) -> Path:
 
 def mark(folder: Path) -> None:
     """Mark an environment as incomplete, so that the next set-up removes it regardless of its contents."""
-    (folder / MARKER).write_text("A command of qnnbridge did not finish; the next one removes this.\n", "utf-8")
+    (folder / MARKER).write_text(
+        "A command of qnnbridge did not finish; the next `qnnbridge setup` removes this folder.\n", "utf-8"
+    )
 
 
 def is_marked(folder: Path) -> bool:
@@ -220,7 +222,7 @@ def recover(folder: Path) -> None:
     for one in (folder, old):
         if is_marked(one):
             remove_marked(one)
-    # A killed set-up left this renamed environment.
+    # A killed set-up had renamed the old environment: restore it, unless the new one is complete.
     if old.exists():
         # On Windows a folder cannot be renamed to an existing name, not even to the name of an empty folder.
         if folder.is_dir() and not any(folder.iterdir()):
@@ -232,7 +234,7 @@ def recover(folder: Path) -> None:
 
 
 def is_taken(folder: Path) -> bool:
-    """Return whether the folder contains files that an interrupted set-up did not leave."""
+    """Return whether the folder contains files other than the remains of an interrupted set-up."""
     return folder.exists() and not is_marked(folder) and any(folder.iterdir())
 
 
@@ -275,5 +277,5 @@ def remove(path: Path) -> None:
         os.chmod(name, stat.S_IRWXU)
         function(name)
 
-    # `onexc` is new in Python 3.12.
+    # Use `onerror`, because `onexc` is new in Python 3.12.
     shutil.rmtree(path, onerror=make_writable)

@@ -1,7 +1,7 @@
 """Plan a set-up: choose interpreter, release, folder, commands and configuration.
 
 The plan uses the newest release that works, with the newest Python that this release supports. This module writes
-no files and does not use the network. Foreseeable failures are raised here.
+no files and does not use the network. It raises the errors that can be foreseen.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class SetupPlan:
 
     @property
     def all_commands(self) -> tuple[tuple[str, ...], ...]:
-        """Commands with which a user can do the same manually."""
+        """All commands of the plan, which a user can also run by hand."""
         return (*(self.brought.commands if self.brought is not None else ()), *self.commands)
 
     @property
@@ -339,7 +339,7 @@ def make_plan(
     check_folder(folder)
     source = find_source(options.source)
     config, text, settings, old = _configuration(options, engine, surroundings, python_in(folder))
-    # Do this after all quick checks: each interpreter is started, which may take up to `ASK_TIMEOUT_S`.
+    # Search for interpreters after all quick checks: each one is started, which may take up to `ASK_TIMEOUT_S`.
     looked_at: list[str] = []
     found = candidates(surroundings, options.python, looked_at, asker)
     brought = None
@@ -446,7 +446,7 @@ def _configuration(
     for name, (there, _) in others.items():
         if there is not None and not options.replace:
             raise AlreadyThere(
-                f"The configuration file {file} has {name} = {there!r} under [host], for another source of QNN.",
+                f"The configuration file {file} selects another source of QNN: {name} = {there!r} under [host].",
                 fix="Replace the setting with --replace, or leave the configuration alone with --no-config.",
             )
     if text is None:
@@ -472,7 +472,7 @@ def read_config(file: Path) -> str:
 def _engine_settings(
     options: SetupOptions, engine: EngineName, before: str
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return the other settings under ``[host]`` that change: the old and the new value by name."""
+    """Return the settings of the engine under ``[host]`` that change: the old and the new value by name."""
     try:
         host = parsed_toml(before).get("host")
     except ValueError:  # `with_host` raises the error of an invalid file
@@ -484,7 +484,7 @@ def _engine_settings(
     if engine == "folder":
         new["ep_path"] = os.path.abspath(os.path.expanduser(str(options.ep_path)))
     elif engine == "wheel" and old.get("engine") in (None, "auto", "wheel"):
-        new["engine"] = old.get("engine")  # an environment with the wheel needs no setting
+        new["engine"] = old.get("engine")  # keep the setting: the wheel is the default
     return {name: (old.get(name), new[name]) for name in new if old.get(name) != new[name]}
 
 

@@ -272,7 +272,7 @@ def write_text(file: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        # `mkstemp` creates a file that only its owner can read.
+        # Copy the old file's mode: `mkstemp` creates a file that only its owner can read.
         if file.exists():
             os.chmod(name, file.stat().st_mode & 0o777)
         os.replace(name, file)
@@ -300,7 +300,7 @@ def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
     files.
     """
     listing = (python, "-m", "pip", "config", "list")
-    # Set PIP_USER: `user = yes` in a configuration file also applies to `pip config`, and hides other files.
+    # Set PIP_USER, because with `user = yes` in a configuration file `pip config list` lists only the user's file.
     asked = {**environ, "PIP_USER": "0"}
     code, lines = run_program(listing, asked, lambda _line: None, CONFIG_TIMEOUT_S)
     # Lines like: install.index-url='https://...'
@@ -402,7 +402,7 @@ def _not_brought(code: int, lines: Sequence[str], free: int | None) -> BridgeErr
         fix = _fix(lines) or by_hand
     return SetupFailed(
         "Python cannot be downloaded.",
-        cause=f"The program that downloads it ended with exit code {code}. Nothing is left behind.",
+        cause=f"The program that downloads Python ended with exit code {code}. Nothing is left behind.",
         fix=fix,
         evidence=lines[-SHOWN_LINES:],
         details={"step": "python", "exit_code": code},
@@ -414,7 +414,7 @@ def _fix(lines: Sequence[str]) -> str | None:
     # 28 is ENOSPC, and 112 is ERROR_DISK_FULL of Windows.
     if "no space left" in text or "errno 28" in text or "winerror 112" in text:
         return FREE_SPACE
-    # Check this before the general case, because the index may only lack this version of qnnbridge.
+    # Check qnnbridge before other packages: an index may have it, but not in this version.
     if "qnnbridge==" in text and ("no matching distribution" in text or "could not find a version" in text):
         return "The index does not have this version of qnnbridge: give its wheel or its checkout with --from."
     if "no matching distribution" in text or "could not find a version" in text:

@@ -123,7 +123,7 @@ def candidates(
         try:
             return [_named(surroundings, asked_for, asker)]
         except HostNotFound as error:
-            error.details["source"] = "argument"  # a command reports the error as bad input
+            error.details["source"] = "argument"  # the command then exits with the code for bad input
             raise
     found: dict[str, BaseCandidate] = {}
     for place, path in _places(surroundings):
@@ -222,7 +222,7 @@ def _judge(
         return "is Python {}.{}, and the host needs 3.11 or newer".format(*answer.minor)
     # onnxruntime-qnn has wheels only for CPython with the GIL.
     if answer.implementation != "cpython" or answer.free_threaded:
-        return "is not a CPython with the GIL, and onnxruntime-qnn has wheels only for that"
+        return "is not CPython with the GIL, the only Python that onnxruntime-qnn has wheels for"
     if not answer.has_venv:
         known = "as Python's embeddable package does" if surroundings.is_windows else "apt install python3-venv"
         return f"lacks venv or ensurepip ({known})"
@@ -273,7 +273,7 @@ def machine_of(given: MachineOptions) -> HostMachine:
         try:
             machine = found_machine()
         except OptionError:
-            # QNN does not exist for this computer, but the user asks about a different computer.
+            # Continue although QNN does not exist for this computer: the user asks about a different computer.
             machine = HostMachine(wanted)
         if machine.platform != wanted:
             machine = _other_platform(machine, wanted)

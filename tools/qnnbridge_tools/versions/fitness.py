@@ -100,7 +100,7 @@ def platform_of(machine: str) -> Platform:
 def read_platform(text: str) -> Platform:
     """Parse the name of a platform; "win-arm64", "manylinux_2_35_x86_64" and "arm64" are accepted too."""
     name = text.strip().lower().replace("-", "_")
-    # Tags of wheels contain the required glibc, which `_check_glibc` judges.
+    # Remove the required glibc from a wheel's tag, because `_check_glibc` judges it.
     name = re.sub(r"^manylinux(?:_\d+_\d+|\d+)_", "linux_", name)
     name = _OTHER_NAMES.get(name, name)
     for platform in PLATFORM_MACHINES:
@@ -121,7 +121,7 @@ def read_chip(text: str) -> int:
         return known.pop()
     names = ", ".join(chip.product or chip.name for chip in CHIPS if chip.name.startswith("SC"))
     raise OptionError(
-        f"{text!r} is not {'one' if known else 'a known'} chip.",
+        f"{text!r} {'stands for several chips' if known else 'is not a known chip'}.",
         fix=f"Give the Hexagon version ({', '.join(f'V{arch}' for arch in HEXAGONS)}), or a chip, such as {names}.",
     )
 
@@ -337,7 +337,7 @@ def judge(machine: HostMachine, releases: Iterable[Release] | None = None) -> li
 
 
 def best_of(judged: Sequence[Judgement]) -> Judgement | None:
-    """Return the first final release that is not refused, else the first such development build."""
+    """Return the first final release that is not refused, else the first development build that is not refused."""
     usable = [one for one in judged if one.verdict != "refused"]
     final = [one for one in usable if is_final(one.release.version)]
     return next(iter(final or usable), None)

@@ -123,7 +123,7 @@ def installed_here(machine: HostMachine) -> list[InstalledPackage]:
         return []
     found = installed()
     qnn = found.distributions.get(QNN_DISTRIBUTION)
-    # A 1.x release includes onnxruntime.
+    # Skip the onnxruntime that a 1.x release includes.
     ort = found.onnxruntime if found.generation != "builtin" else None
     genai = installed_version()
     given = (
@@ -144,8 +144,8 @@ def installed_beyond(machine: HostMachine) -> list[InstalledPackage]:
 
 
 def _standing_of_ort(version: str) -> Standing:
-    # Not every release before the newest tested one was tested; these count as listed, because no table lists
-    # them.
+    # Report only versions after the newest tested one. No table lists which older versions were tested, so all of
+    # them count as listed.
     position = standing(version, (NEWEST_ORT_TRIED,))
     return position if position in AFTER_THE_TABLE else "listed"
 
@@ -161,7 +161,7 @@ def windows_ml_text(machine: HostMachine) -> str:
         text += f"; {RUNTIME} {runtime.version} contains onnxruntime {runtime.onnxruntime} for its providers"
         pin = reader.onnxruntime
         text += f" ({READER}[with-ort] installs {pin})" if pin else ""
-    plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer supports them too"
+    plain = f"Plain onnxruntime {OLDEST_ORT_FOR_PLUGINS} or newer also supports these providers"
     return f"{text}. {plain}: qnnbridge setup --engine windowsml."
 
 
@@ -173,7 +173,7 @@ def origin_text() -> str:
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """Wrap the text to the terminal. Piped text is wrapped to a usual width, because it is read later."""
+    """Wrap the text to the width of the terminal; piped text, which is read later, to a usual width."""
     columns = shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
     return textwrap.fill(
         text,
@@ -197,7 +197,7 @@ def verdict_lines(machine: HostMachine, best: Judgement | None) -> Iterator[str]
 
 
 def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[str]:
-    """Return each reason in the table once, with its fix if all releases have the same."""
+    """Return each reason in the table once, with its fix if it is the same for all releases."""
     reasons: dict[str, list[Reason]] = {}
     for one in rows:
         for reason in _deciding(one):
@@ -220,7 +220,7 @@ def _general(code: str, machine: HostMachine) -> str | None:
         "no-wheel-for-python": f"has no wheel for Python {python}",
         "chip-not-supported": f"has no library for a V{machine.hexagon} NPU",
         "sdk-newer-than-system": f"bundles a QNN that is newer than the {machine.system_sdk} of the NPU driver",
-        "other-ort": f"needs another onnxruntime (ORT) than {machine.ort}, or includes one",
+        "other-ort": f"needs or includes a different onnxruntime (ORT) than {machine.ort}",
         "old-glibc": "needs a newer glibc than this computer has",
     }.get(code)
 

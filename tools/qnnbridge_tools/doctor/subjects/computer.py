@@ -122,9 +122,9 @@ def _simulator(facts: Facts) -> Iterator[Finding]:
     if loaded is None or version is None or loaded.of("stub"):
         return
     seen = f"onnxruntime-qnn {version} loads {loaded.folder}, which lacks the stub for an NPU"
-    fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, instead of onnxruntime's."
-    # A wheel with this folder contains both sets, and its loader chose the wrong set. Other wheels contain only the
-    # simulator.
+    fix = "Use qnnbridge.InferenceSession, which runs in the ARM64 host, instead of onnxruntime.InferenceSession."
+    # A wheel with this folder has libraries for the NPU, too, but its loader chose the simulator. Other wheels have
+    # only the simulator.
     if loaded.folder.replace("\\", "/").endswith("libs/amd64"):
         yield finding(
             "application.python311-loader",
@@ -302,7 +302,7 @@ def _windows(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "driver.no-device",
             "Windows sees no NPU",
-            f"the service {driver.service} is installed and drives no device",
+            f"the service {driver.service} is installed, but has no device",
             fix=Remedy(
                 f"Enable the NPU in the firmware's settings, if it is disabled there. Otherwise: {UPDATE}",
                 fixes.DRIVER_UPDATES,
@@ -327,7 +327,7 @@ def _stubs_without_driver(facts: Facts) -> Iterator[str]:
 
 def _enable(driver: Driver) -> Remedy:
     if driver.problem == _DISABLED_DEVICE:
-        return Remedy("In a window that was opened as administrator.", _ENABLE_DEVICE)
+        return Remedy("Run the command in a window that was opened as administrator.", _ENABLE_DEVICE)
     # Write sc.exe, because `sc` is a different command in PowerShell.
     return Remedy(
         "Switch the driver's service on, in a window that was opened as administrator; then restart.",
@@ -353,7 +353,7 @@ def _linux(facts: Facts) -> Iterator[Finding]:
             "this user may not open the NPU's device",
             *driver.closed_nodes,
             fix=Remedy(
-                "Join the group that may open it, then log in again (or write a udev rule for /dev/fastrpc-*).",
+                "Join the group that may open the device, then log in (or write a udev rule for /dev/fastrpc-*).",
                 ("sudo usermod -aG render $USER",),
             ),
         )

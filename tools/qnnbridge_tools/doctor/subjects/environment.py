@@ -71,7 +71,7 @@ VC_RUNTIME: Final = ("MSVCP140.dll", "MSVCP140_1.dll", "VCRUNTIME140.dll", "VCRU
 
 
 def survey_environment(machine: Machine) -> dict[str, str]:
-    """Return the set variables of the allow-list."""
+    """Return the variables of the allow-list that are set."""
     # Names of variables on Windows are not case-sensitive.
     upper = {name.upper(): value for name, value in machine.environ.items()}
     return {name: upper[name] for name in SHOWN_VARIABLES if upper.get(name)}
@@ -151,15 +151,15 @@ def survey_vc_runtime(machine: Machine, host: PythonReport | None) -> tuple[str,
     root = variable_of(machine, "SYSTEMROOT", r"C:\Windows")
     program = paths.dirname(host.base_executable or host.executable)
     capi = [paths.join(folder, "onnxruntime", "capi") for folder in host.path]
-    # Python has VCRUNTIME140 in its own folder.
+    # Search the program's folder, too: Python has its own VCRUNTIME140 there.
     places = [paths.join(root, "System32"), program, *capi]
     here = {name.lower() for place in places for name in machine.names(place)}
     return tuple(name for name in VC_RUNTIME if name.lower() not in here)
 
 
 PREFIX: Final = "QNNBRIDGE_"
-# Similarity of misspellings by one or two letters. CACHE_SIZE and CACHE_DIR, with a similarity of 0.74, are
-# different variables.
+# Least similarity of a name with one or two wrong letters to the right name. CACHE_SIZE and CACHE_DIR, which are
+# different variables, have 0.74.
 _CLOSE: Final = 0.8
 
 
@@ -212,7 +212,8 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
     """Return the fix that removes a variable. words: beginning of its text."""
     if facts.is_windows:
         words += (
-            "; then open a new window. (If it is set for all users: as administrator, with 'Machine' for 'User'.)"
+            "; then open a new window. (If it is set for all users, run this as administrator, with 'Machine' "
+            "instead of 'User'.)"
         )
     else:
         words += ", and also remove it from your shell's profile."
@@ -222,7 +223,8 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
 ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables)
 
 
-# Limit in characters. The driver's limit for a process path is higher; the Windows limit for a file path is 260.
+# Number of characters above which a path is reported. The driver's limit for the path of a process is higher; the
+# limit of Windows for a file is 260.
 LONGEST_PROGRAM: Final = 200
 LEAST_FREE_BYTES: Final = 500 << 20
 _FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_STATE_DIR"}
@@ -326,7 +328,7 @@ def survey_state(machine: Machine) -> SavedState:
 
 
 def _quarantined(machine: Machine, path: str) -> tuple[str, ...]:
-    # The supervisor refuses a quarantined model for the same time, one day.
+    # One day: as long as the supervisor refuses a quarantined model.
     ttl_s = 24 * 3600.0
     found: list[str] = []
     for account in read_json_of(machine, path).get("accounts", ()):
@@ -450,21 +452,21 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
             "the daemon does not answer",
             f"pid {daemon.pid}, {daemon.folder}",
             daemon.said,
-            fix=Remedy("See what it does; if it still does not answer, end it and start it again.", (_LOGS,)),
+            fix=Remedy("Read the daemon's log; if the daemon still does not answer, end its process.", (_LOGS,)),
         )
     elif daemon.state == "stale":
         yield finding(
             "daemon.stale",
             "the daemon ended unexpectedly",
-            f"its file is still in {daemon.folder}, written by pid {daemon.pid}",
-            fix=Remedy("See why, then start it again.", (_LOGS, "qnnbridge host start")),
+            f"the discovery file of pid {daemon.pid} is still in {daemon.folder}",
+            fix=Remedy("Find the reason in the log, then start a new daemon.", (_LOGS, "qnnbridge host start")),
         )
     elif daemon.state == "runs" and not daemon.fits:
         yield finding(
             "daemon.other-version",
-            f"the daemon is qnnbridge {daemon.version}, and this is {facts.qnnbridge}",
+            f"the daemon has qnnbridge {daemon.version}, but the application has {facts.qnnbridge}",
             daemon.said,
-            fix=daemon.fix or Remedy("Restart it with this version.", ("qnnbridge host restart --daemon",)),
+            fix=daemon.fix or Remedy("Restart the daemon with this version.", ("qnnbridge host restart --daemon",)),
         )
     is_wanted = facts.environment.get("QNNBRIDGE_HOST", "").lower() == "daemon"
     if daemon.dies_with_us and daemon.state != "runs" and is_wanted:
@@ -482,7 +484,7 @@ def healthy_daemon(facts: Facts) -> str | None:
     if daemon.state == "runs":
         return f"qnnbridge {daemon.version}, pid {daemon.pid}"
     if daemon.dies_with_us:
-        return "none runs, and none can be started from this window, with which it would end"
+        return "no daemon runs, and none can be started here: Windows would end it together with this window"
     return None
 
 

@@ -360,7 +360,7 @@ def _hidden_packages(machine: Machine) -> str:
     paths = paths_of(machine.system)
     for name in ("qnnbridge_host", "onnxruntime"):
         folders = [f for f in answer.path if machine.kind(paths.join(f, name, "__init__.py")) == "file"]
-        # The fallback " " is unequal to every folder; it is used for an interpreter without a home folder.
+        # An interpreter without a home folder has no `user_site`: compare with " ", which equals no folder.
         if folders and paths.normcase(folders[0]) == paths.normcase(answer.user_site or " "):
             return f"it has {name} in {folders[0]}, which the host does not see"
     return ""
@@ -405,11 +405,11 @@ def _refused(facts: Facts) -> Finding:
         "host.store-alias": f"{path} is an alias of the Microsoft Store and not an interpreter",
         "host.base-missing": f"the virtual environment of {path} has lost its Python",
         "host.wrong-machine": f"the host's interpreter is not an {facts.computer.machine} program",
-        "host.only-emulated": "the only Pythons with onnxruntime-qnn are emulated ones",
+        "host.only-emulated": "onnxruntime-qnn is installed only in emulated Pythons",
         "host.python-too-old": "the host's interpreter is older than Python 3.11"
         if host.source in _NAMED
         else f"the only {facts.computer.machine} Python is older than 3.11",
-        "host.packages-missing": "the interpreter that could be the host lacks its packages",
+        "host.packages-missing": "the interpreter that could be the host lacks the host's packages",
         "host.user-packages": "the host's packages are installed for the user only",
         "host.none": "no interpreter was found that could run the host",
     }
@@ -447,11 +447,11 @@ def _fix_path(facts: Facts) -> Remedy:
     known = [one for one in facts.interpreters if one.tag or "running" in one.sources]
     usable = next((one for one in known if not one.refusal and one.path != facts.host.path), None)
     if usable is not None:
-        return _name_it(facts, usable.path)
+        return _fix_setting(facts, usable.path)
     return fixes.set_up_host(facts)
 
 
-def _name_it(facts: Facts, path: str) -> Remedy:
+def _fix_setting(facts: Facts, path: str) -> Remedy:
     """Return the fix that changes the setting of the wrong interpreter to another path."""
     if facts.host.source == "--host-python":
         return Remedy(
@@ -467,7 +467,7 @@ def _name_it(facts: Facts, path: str) -> Remedy:
 
 def _fix_config(facts: Facts) -> Remedy:
     if "does not exist" in facts.host.said:
-        words = "Correct or remove the variable QNNBRIDGE_CONFIG, or create a host, which writes the file."
+        words = "Correct or remove the variable QNNBRIDGE_CONFIG, or create a host: `setup` then writes the file."
         return fixes.set_up_host(facts, words)
     return Remedy(
         f"Correct or remove {facts.host.source}. In TOML write paths in single "
@@ -487,8 +487,8 @@ def _fix_base(facts: Facts) -> Remedy:
     make = make or (f"python3 -m venv --clear {word(folder)}",)
     packages = fixes.host_packages(facts, base or facts.host.path)
     if any(line.startswith(fixes.SETUP_HOST) for line in packages.commands):
-        return packages  # `setup` itself creates an environment
-    return Remedy("Make it again.", (*make, *packages.commands))
+        return packages  # these commands run `setup`, which creates the environment itself
+    return Remedy("Create the virtual environment again.", (*make, *packages.commands))
 
 
 _FIXES: Final[dict[str, Callable[[Facts], Remedy]]] = {
@@ -536,7 +536,11 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
         f"exit code {status.describe()}",
         *said,
         fix=Remedy((best.fix if best else "") or _REPAIR),
-        notes=(best.cause if best else "It ends before anything of qnnbridge, onnxruntime or QNN is loaded.",),
+        notes=(
+            best.cause
+            if best
+            else "The interpreter ends before it loads anything of qnnbridge, onnxruntime or QNN.",
+        ),
     )
 
 

@@ -26,9 +26,9 @@ _ROLES: Final = (
     ("catalog", re.compile(r"^libqnnhtpv(?P<arch>\d+)\.cat$", re.IGNORECASE)),
     ("other", re.compile(r"^(?:lib)?(?:Qnn\w+|Genie)\.(?:dll|so)$")),
 )
-# Origin of a set's version: the backend first, because the provider calls it.
+# Order in which the libraries determine the version of a set: the backend first, because the provider calls it.
 _SDK_FROM: Final = ("backend", "system", "stub", "prepare", "other")
-# Larger files are not searched by default: on Linux, the version is a string anywhere in the file.
+# Only a complete survey searches larger files for their version, which on Linux is a string anywhere in the file.
 _BIG_BYTES: Final = 16 << 20
 _MAX_CATALOG_BYTES: Final = 1 << 20
 
@@ -71,7 +71,7 @@ def _file(machine: Machine, folder: str, name: str, complete: bool) -> QnnFile:
     if role == "catalog":
         return QnnFile(name, role, size, arch)
     quick = machine.system == "Windows" or size < _BIG_BYTES or role == "backend"
-    # A skel is a program for the NPU, and belongs to the same build as its stub.
+    # Do not read the version of a skel, a program for the NPU: it has the same build as its stub.
     library = machine.library(path, version=role != "skel" and (complete or quick))
     return QnnFile(
         name,
@@ -179,7 +179,7 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
     allowed = LOADABLE.get(answer.platform)
     if allowed is None:
         return
-    # A skel is a program for the NPU, so its machine type is always Hexagon.
+    # Skip skels, whose machine type is always Hexagon, because they run on the NPU.
     bad = [f for f in loaded.files if f.role != "skel" and f.machine is not None and f.machine not in allowed]
     seen = [f"{file.name}: {file.machine}" for file in bad]
     if packages.runtime_machine is not None and packages.runtime_machine not in allowed:
@@ -187,7 +187,7 @@ def _machines(facts: Facts, answer: PythonReport, packages: Packages, loaded: Qn
     if seen:
         yield finding(
             "files.wrong-machine",
-            f"libraries for another machine type are in the {answer.platform} interpreter",
+            f"the {answer.platform} interpreter has libraries for another machine type",
             *seen[:MAX_SEEN],
             f"folder: {loaded.folder}",
             fix=fixes.reinstall(facts),
@@ -207,7 +207,7 @@ def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
 
 
 def _build(file: QnnFile) -> str:
-    # Windows libraries have a further number after an underscore: 2.37.1.250807093845_124904.
+    # Omit the further number of Windows libraries after the underscore: 2.37.1.250807093845_124904.
     return ".".join((file.version or "").split("_")[0].split(".")[:4])
 
 
@@ -229,15 +229,15 @@ def _builds(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Findin
 
 
 def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Finding]:
-    # In the first 1.x releases onnxruntime.dll contains the provider; in some simulators the backend contains
-    # Prepare.
+    # Provider and Prepare may be missing: onnxruntime.dll contains the provider in the first 1.x releases, and the
+    # backend contains Prepare in some simulators.
     needed = [
         *(["provider"] if packages.plugin else []),
         "backend",
         *(["prepare"] if facts.is_arm else []),
         "system",
     ]
-    # These roles do not depend on the chip; stub, skel and catalog depend on its Hexagon version.
+    # First check the roles that do not depend on the chip, unlike stub, skel and catalog.
     missing = [role for role in needed if not loaded.of(role)]
     arch = facts.computer.arch
     # Check a chip only if the set contains some of its files; an unsupported chip is reported as
@@ -246,7 +246,7 @@ def _complete(facts: Facts, packages: Packages, loaded: QnnSet) -> Iterator[Find
         missing += [f"{role} V{arch}" for role in ("stub", "skel") if arch not in loaded.archs(role)]
         if facts.is_windows and arch not in _UNSIGNED_ARCHS and arch not in loaded.archs("catalog"):
             missing.append(f"catalog V{arch}")
-    # A set for the simulator only lacks all stubs, which is a fault on an Arm computer.
+    # A set that is only for the simulator has no stubs, which is a fault on an Arm computer.
     if facts.is_windows and facts.is_arm and not loaded.archs("stub") and not missing:
         missing = ["stub", "skel"]
     if missing:
@@ -264,7 +264,7 @@ def _signed(facts: Facts, loaded: QnnSet) -> Iterator[Finding]:
     if unsigned and facts.is_windows:
         yield finding(
             "files.skel-not-signed",
-            "the skel library is not the one that its catalog signs",
+            "the signed catalog does not list the skel library",
             *(f"{file.name}: its SHA-256 is not in libqnnhtpv{file.arch}.cat" for file in unsigned),
             fix=fixes.reinstall(facts),
         )

@@ -184,7 +184,7 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
             "model.zero-size",
             f"{name} has tensors of size 0",
             *model.zero[:5],
-            fix="Give these dimensions a size, or remove that part of the model.",
+            fix="Give these tensors a size above 0, or remove them from the model.",
         )
     if model.verdict == "cannot run here":
         yield finding(
@@ -200,7 +200,7 @@ def _contents(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Finding
             *model.reasons[:4],
             fix=Remedy("Compile the original model (ORIGINAL.onnx) again.", _COMPILE),
         )
-    # If a probe ran the model completely on QNN, the user gave sizes with --dim.
+    # Skip the finding if a probe ran the whole model on QNN: the user then gave sizes with --dim.
     if model.dynamic and not _ran_on_qnn(model):
         yield finding(
             "model.dynamic-shape",
@@ -356,8 +356,8 @@ def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
         f"this Python's own {GENAI} {installed.version} runs emulated",
         f"{GENAI} {installed.version} for x64 ({installed.folder})",
         fix=Remedy(
-            "Use qnnbridge.genai, which has the same interface and generates in the ARM64 host; a program that "
-            "imports onnxruntime_genai gets it by qnnbridge exec."
+            "Use qnnbridge.genai, which has the same interface and generates in the ARM64 host; "
+            "`qnnbridge exec` runs a program that imports onnxruntime_genai with it."
             + (" The host lacks the package:" if commands else ""),
             commands,
         ),
@@ -378,7 +378,7 @@ def healthy_genai(facts: Facts) -> str | None:
         return f"{GENAI} {version}"
     words = STANDING_WORDS[position]
     if is_untried(version):
-        words += f", {TRIED[-1]}: a separate process tries it before the host uses it"
+        words += f", {TRIED[-1]}: a separate process tests it before the host loads it"
     return f"{GENAI} {version} ({words})"
 
 

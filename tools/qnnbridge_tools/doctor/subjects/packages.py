@@ -261,7 +261,7 @@ def fits_platform(tag: str, platform: str) -> bool:
     """Return whether the platform tag of a wheel fits a platform such as win_arm64."""
     if tag == "any" or platform.startswith(("win", "macosx")):
         return tag in ("any", platform)
-    # manylinux tags with any glibc version end with the processor type.
+    # Compare only the processor type, with which a manylinux tag ends; the tag also contains a glibc version.
     return tag.endswith("_" + platform.split("_", 1)[-1])
 
 
@@ -272,7 +272,7 @@ def fits_python(tag: str, wanted: str) -> bool:
 
 def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
     for one in packages.distributions:
-        # The host starts without these packages.
+        # Skip packages without which the host starts, too.
         if one.name in ("onnx", GENAI):
             continue
         missing = [wrong.path for wrong in one.wrong if wrong.what == "missing"]
@@ -307,9 +307,9 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
         )
         # If 1.x and 2.x are both installed, the folder of plain onnxruntime contains files of 1.x.
         if any(is_1x(one.version) for one in copies) and not all(is_1x(one.version) for one in copies):
-            yield _leftover(facts, packages, f"both {' and '.join(one.version for one in copies)} are listed")
+            yield _leftover(facts, packages, f"pip lists both {' and '.join(one.version for one in copies)}")
             return
-    # pip cannot remove files of 1.x whose distribution is not recorded.
+    # Without a recorded onnxruntime-qnn look for files of 1.x, which pip cannot remove.
     if qnn is None:
         if packages.runtime_package == QNN or packages.runtime_folder_has_qnn:
             yield _leftover(facts, packages, "no onnxruntime-qnn is listed as installed")
@@ -355,7 +355,7 @@ def _leftover(facts: Facts, packages: Packages, seen: str) -> Finding:
 def _presence(facts: Facts, packages: Packages) -> Iterator[Finding]:
     qnn = packages.version(QNN)
     if qnn is None and (facts.engine.wanted in ("windowsml", "folder") or packages.version("windowsml")):
-        return  # `subjects.qnn` checks these sources of QNN
+        return  # the checks in `subjects.qnn` cover QNN from a folder or from Windows
     if qnn is None and (packages.runtime or packages.version("onnxruntime")):
         yield finding(
             "packages.no-qnn",

@@ -40,7 +40,7 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
             **os.environ,
             "QNNBRIDGE_STATE_DIR": os.path.join(state, "state"),
             "QNNBRIDGE_CACHE_DIR": os.path.join(state, "cache"),
-            # OpenBLAS starts a thread with buffers for each core when numpy is imported.
+            # One thread, because OpenBLAS would start one with buffers for each core when numpy is imported.
             "OPENBLAS_NUM_THREADS": "1",
         }
         return _run(json.dumps(dataclasses.asdict(request)), env, order.timeout_s + GRACE_S)
@@ -71,7 +71,7 @@ def _read(out: str, err: str, code: int, timed_out: bool) -> ProbeResult:
         try:
             message = json.loads(line)
         except ValueError:
-            # A library may have printed this line.
+            # Skip a line that a library may have printed.
             continue
         if isinstance(message, dict) and "result" in message:
             return read_document(ProbeResult, message["result"], "probe")
@@ -118,14 +118,14 @@ def _unknown(facts: Facts) -> Iterator[str]:
 
         yield (
             f"It is unknown whether the versions are the cause: {fixes.unknown_text(unknown)}. This qnnbridge has "
-            f"a table of {generated_on()}; a newer one may have more."
+            f"a version table of {generated_on()}; a newer qnnbridge may list these versions."
         )
 
 
 def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
     """Return the fix for a failure whose error does not contain one."""
     if probe.failed == "timeout":
-        words = "Restart the computer, in case the NPU hangs; then give it more time."
+        words = "Restart the computer, in case the NPU hangs; then give the probe more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
     # For unknown versions, installing the pair that was tested is safer than reinstalling them.
     if probe.failed != "start" and fixes.unknown_packages(facts):
@@ -140,7 +140,7 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
 
 
 def died_text(probe: ProbeResult) -> str:
-    """Return the end of the title for a crash; "" for other failures."""
+    """Return the clause about a crash that ends the finding's title; "" for other failures."""
     return ": its process dies" if probe.exit_code is not None else ""
 
 

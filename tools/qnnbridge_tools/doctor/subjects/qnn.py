@@ -69,7 +69,7 @@ def _setting(machine: Machine) -> tuple[str, str]:
             host = {}
         if isinstance(host, dict):
             engine, path = str(host.get("engine") or ""), str(host.get("ep_path") or "")
-    # If only a path is set, the engine is "folder", like in the host.
+    # If only a path is set, the engine is "folder", as in the host.
     return ("folder" if path else engine.strip().lower() or "auto"), path
 
 
@@ -144,7 +144,7 @@ def _take(facts: Facts, engine: str, words: str = "") -> Remedy:
 
 def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
     """Return whether only the catalogue's QNN fits, because it is not newer than the driver's."""
-    if not facts.driver.runtime:  # the version of an SDK may differ from the driver's
+    if not facts.driver.runtime:  # only the version of an SDK is known, which may differ from the driver's
         return False
     wheel = facts.host.packages.qnn_sdk if facts.host.packages is not None else None
     system = fixes.system_sdk(facts)
@@ -242,7 +242,7 @@ def _version(machine: Machine, folder: str) -> str | None:
         match = _VERSION.search(text_of(machine, paths.join(folder, name), 1 << 16) or "")
         if match:
             return match[1].rstrip(".")
-    # Without that file, use the version in the folder's name.
+    # Without a version in sdk.yaml, use the one in the folder's name.
     match = _FOLDER.search(folder.rstrip("\\/"))
     return match[1] if match else None
 
@@ -278,7 +278,7 @@ def _backend_path(facts: Facts) -> Iterator[Finding]:
     elif backend.version and bundled and not _same_build(backend.version, bundled):
         yield finding(
             "sdk.backend-path-mixed",
-            "backend_path is a QNN of another build than the provider's",
+            "backend_path has a different build of QNN than the provider",
             f"{backend.path}: {backend.version}",
             f"bundled with onnxruntime-qnn: {bundled}",
             fix="Remove the provider option backend_path: the host then uses the library in its package.",
