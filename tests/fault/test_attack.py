@@ -21,7 +21,7 @@ pytestmark = [
 
 def test_any_byte_stream_ends_a_host_with_its_exit_code_and_a_message() -> None:
     """The complete attack is ``python -m lab.attack streams --scale 300``."""
-    report = streams.attack(length(10, 25), seed=1)
+    report = streams.attack(length(10, 15), seed=1)
     assert report.good, str(report)
     assert report.counts["exit code 0"]
     assert report.counts["exit code 3"]
@@ -41,8 +41,9 @@ def test_an_answer_whose_fields_have_other_types_is_a_typed_error(
 
 
 def test_hostile_environments_cause_a_typed_error_at_most() -> None:
-    """The short form uses every third variable and limit."""
-    report = surroundings.attack(every=length(3, 1))
+    """Use every second variable and limit, in the short form every third. The complete attack is
+    ``python -m lab.attack surroundings``."""
+    report = surroundings.attack(every=length(3, 2))
     assert report.good, str(report)
 
 

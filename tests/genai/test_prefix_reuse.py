@@ -172,9 +172,9 @@ def test_a_random_walk_gives_the_tokens_of_new_generators(tmp_path: Path) -> Non
     """Walk in a host, in a host that is killed, and through a daemon; also with adapters, guidance, seeds and
     cancels.
     """
-    counts = walk.conversations(needs.length(1_000, 20_000), 7, tmp_path / "model")
+    counts = walk.conversations(needs.length(1_000, 5_000), 7, tmp_path / "model")
     print(counts)
-    assert counts.compared >= needs.length(1_000, 20_000)
+    assert counts.compared >= needs.length(1_000, 5_000)
     assert min(counts.cached, counts.kills, counts.cancelled) > 0
 
 

@@ -26,9 +26,9 @@ from tests import needs
 pytestmark = [pytest.mark.process, needs.posix]
 
 CLIENTS = 32
-REQUESTS = needs.length(2_400, 20_000)
+REQUESTS = needs.length(2_400, 8_000)
 # Number of requests after which memory does not grow further, except for leaks.
-WARM = needs.length(1_200, 5_000)
+WARM = needs.length(1_200, 3_000)
 MOST_GROWTH = 24 * 1024**2
 TYPES = {"FP32": np.float32, "FP64": np.float64, "INT64": np.int64, "UINT8": np.uint8, "BOOL": np.bool_}
 SPARE = "FP64"
