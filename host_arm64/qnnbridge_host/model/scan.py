@@ -1,8 +1,8 @@
 """Read the contents of a model file without loading it: compiled parts, other files, inputs, outputs, versions,
 operators.
 
-`scan_model` reads a file of any size in one pass and never reads weights or context binaries: for 2 GB it takes
-about 10 ms and a few hundred kilobytes of memory. The scan covers the main graph, the graphs inside of nodes (If,
+`scan_model` reads a file of any size in one pass and never reads weights or context binaries: a file of 2 GB
+costs about 10 ms and a few hundred kilobytes. The scan covers the main graph, the graphs inside of nodes (If,
 Loop, Scan) and the bodies of the model's own functions. A compiled part is a node with the operator EPContext in
 the domain com.microsoft; a node that only has this name, or is in another domain, is listed separately. The
 functions have no side effects and are thread-safe.
