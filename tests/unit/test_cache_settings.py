@@ -105,11 +105,8 @@ def spec(provider: dict[str, str] | None = None, **changes: object) -> SessionSp
         (spec(config_entries={"ep.context_enable": "1"}), "ep.context_enable"),
         (spec(config_entries={"ep.qnnexecutionprovider.profiling_level": "detailed"}), "profiling"),
         (spec(config_entries={"session.disable_model_compile": "1"}), "session.disable_model_compile"),
-        (dataclasses.replace(SPEC, providers=(ProviderSpec(CPU),)), "the session's first provider"),
-        (
-            dataclasses.replace(SPEC, providers=(ProviderSpec(CPU), ProviderSpec(QNN))),
-            "the session's first provider",
-        ),
+        (dataclasses.replace(SPEC, providers=(ProviderSpec(CPU),)), "first provider"),
+        (dataclasses.replace(SPEC, providers=(ProviderSpec(CPU), ProviderSpec(QNN))), "first provider"),
     ],
 )
 def test_sessions_with_compile_options_are_not_cached(session: SessionSpec, words: str) -> None:

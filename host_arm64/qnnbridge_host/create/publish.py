@@ -478,7 +478,7 @@ def _move_new(source: str, target: str) -> None:
         os.rename(source, target)
         return
     try:
-        # `os.link` fails if the target exists, and is atomic.
+        # Use `os.link`, which is atomic and fails if the target exists.
         os.link(source, target)
     except FileExistsError:
         raise

@@ -25,7 +25,7 @@ MOST_SCANS: Final = 100
 MOST_PARTS: Final = 5_000
 # Maximum number of samples of all channels together: an hour and a half of mono at 48 kHz, or 1 GiB when decoded.
 MOST_SAMPLES: Final = 2**28
-# MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
+# Maximum number of samples per byte of an MP3: MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
 _MP3_SAMPLES: Final = 24
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
