@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 # Maximum number of tokens of a step. With a daemon, steps are shorter, because other applications wait for the end
 # of a step: at most `FIRST_STEPS_OF_DAEMON` tokens until the time per token is known.
 LONGEST_STEP: Final = 32
-# Number of tokens of the step after the prompt's step if the application will probably read many tokens.
+# Number of tokens of an answer's second step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
 # Limit of open streams for a step ahead, so that other generations also get streams of the connection.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
