@@ -209,7 +209,7 @@ class Broker:
         self.stop_requested.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Accept no new client, wait at most `timeout_s` for calls, and disconnect all clients. Idempotent."""
+        """Accept no client, wait up to `timeout_s` for running calls, and disconnect all clients. Idempotent."""
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()

@@ -64,7 +64,7 @@ class NumbersErrand:
             self.stop()
 
     def stop(self) -> None:
-        """End the process. Its measurements are kept. Idempotent."""
+        """End the measuring process. The stored measurements are kept. Idempotent."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()

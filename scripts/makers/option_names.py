@@ -64,8 +64,8 @@ def read_all() -> tuple[Found, set[str], str]:
     """Read one wheel per release and platform.
 
     Returns:
-        The option names in each release and system, unknown texts of the newest release that look like options, and
-        the newest release.
+        The option names in each release and system, unknown strings of the newest release that look like options,
+        and the newest release.
     """
     found: Found = {}
     unknown: set[str] = set()

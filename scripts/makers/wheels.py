@@ -237,7 +237,7 @@ def _requires(archive: zipfile.ZipFile, files: list[PurePosixPath]) -> list[str]
 
 
 def _ort_requirement(requires: list[str]) -> str:
-    """Return the version specifier of the requirement onnxruntime, or "" without one."""
+    """Return the versions of onnxruntime that the wheel requires, as a specifier; "" if it requires none."""
     for text in requires:
         found = re.fullmatch(r"onnxruntime\s*\(?([<>=!~][^;)]*)?\)?(?:\s*;.*)?", text.strip())
         if found:

@@ -119,8 +119,7 @@ class PaddedInput:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """Free dimensions (`symbols`: their names), their buckets, and how inputs are padded. `split`, `chunk` and
-    `fixed` contain indices in `symbols`.
+    """Buckets and padding of the free dimensions `symbols`. `split`, `chunk` and `fixed` are indices in `symbols`.
 
     Attributes:
         buckets: sizes of each free dimension, in ascending order.

@@ -127,7 +127,7 @@ class BucketStatus(Shown):
             f"large; {self.padded} runs with padding"
         )
         if self.decided:
-            lines.append(f"{self.decided} was chosen by trials: it changes no result on the CPU")
+            lines.append(f"{self.decided} was chosen by trials on the CPU, in which it changed no result")
         if self.padding:
             lines.append(f"the requested padding changes results: {self.padding}")
         if self.chunked:

@@ -109,7 +109,7 @@ class Generator(Shown):
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
         if several and not is_batch:
-            self._remote.read_state("sequence", {"index": 0})  # raises the host's error about several sequences
+            self._remote.call_on_state("sequence", {"index": 0})  # raises the host's error about several sequences
 
     def _shown_name(self) -> str:
         return self._model._shown_name()
@@ -180,7 +180,7 @@ class Generator(Shown):
         """Replace the logits from which the next token is chosen."""
         import numpy as np
 
-        self._remote.read_state("set_logits", {}, [np.asarray(new_logits, np.float32)])
+        self._remote.call_on_state("set_logits", {}, [np.asarray(new_logits, np.float32)])
 
     def get_output(self, name: str) -> Any:
         """Return an output of the model's last run."""
@@ -239,7 +239,7 @@ class Generator(Shown):
     def _tensor(self, arguments: dict[str, Any]) -> Any:
         from qnnbridge_protocol.values import decode_all
 
-        frame = self._remote.read_state("tensor", arguments)
+        frame = self._remote.call_on_state("tensor", arguments)
         return decode_all(field(frame.header, "values", "tuple[Any]"), frame.buffers)[0]
 
 

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 # Maximum number of tokens of a step. With a daemon, steps are shorter, because other applications wait for the end
 # of a step: at most `FIRST_STEPS_OF_DAEMON` tokens until the time per token is known.
 LONGEST_STEP: Final = 32
-# Number of tokens of the step after the prompt's step if the application will probably read many tokens.
+# Number of tokens of an answer's second step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
 # Limit of open streams for a step ahead, so that other generations also get streams of the connection.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
@@ -286,7 +286,7 @@ class RemoteGeneration:
         self.stats = GenerationStats()
         self._earlier = GenerationStats(earlier.replays - old.replays, earlier.forced - old.forced)
 
-    def read_state(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
+    def call_on_state(self, operation: str, arguments: dict[str, Any], values: Sequence[Any] = ()) -> Frame:
         """Call an operation on the state after the last token that the application has read. After this call the
         host generates one token at a time."""
         self.settle()
@@ -588,7 +588,7 @@ class RemoteBatch(RemoteGeneration):
 
     def sequence(self, index: int) -> list[int]:
         """Return all tokens of one sequence."""
-        return list(field(self.read_state("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
+        return list(field(self.call_on_state("sequence", {"index": index}).header, "result", "tuple[int, ...]"))
 
     def rewind(self, length: int) -> None:
         if length:

@@ -150,7 +150,8 @@ class TextStream(Shown, Iterator[str]):
         return self._stats or self._generator.stats
 
     def cancel(self) -> None:
-        """Stop the answer before its next token, or the prompt between two nodes of the model. Do not wait."""
+        """Stop the answer before its next token, or its prompt between two nodes of the model. Return
+        immediately."""
         with self._lock:
             if self._stats is not None:
                 return
