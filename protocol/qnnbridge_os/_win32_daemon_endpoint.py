@@ -260,8 +260,7 @@ class DaemonEndpoint:
             came = self._wait(pending)
             if self._closed:
                 return None
-            # Create the next instance before this client is served, so that other clients can connect during that
-            # time.
+            # Create the next instance before serving this client, so that other clients can connect at that time.
             try:
                 following = self._instance()
             except OSError:

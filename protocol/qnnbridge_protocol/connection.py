@@ -127,8 +127,7 @@ class Hello(NamedTuple):
     def from_wire(cls, data: Mapping[str, Any], wire: int = WIRE_VERSION) -> Hello:
         """Convert a peer's HELLO. Raise `ProtocolDesync` if it is invalid.
 
-        If the HELLO has a different wire version, read only the fields that identify the side, which all versions
-        have.
+        If the wire version differs, read only the fields that identify the side, which all versions have.
         """
         if wire != WIRE_VERSION:
             named = data.get("features")
