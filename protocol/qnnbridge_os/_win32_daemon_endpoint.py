@@ -165,8 +165,8 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
             )
             return DaemonStream(handle, client=True)
         except OSError as error:
-            # All instances of the pipe have a client. The daemon creates the next instance as soon as it accepts a
-            # client.
+            # If all instances of the pipe have a client, wait: the daemon creates the next instance as soon as it
+            # accepts a client.
             if error.winerror != _ERROR_PIPE_BUSY:
                 raise
         if time.monotonic() >= deadline:
