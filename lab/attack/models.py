@@ -27,7 +27,7 @@ ANSWER_S = 5.0
 # model, and a tool on an idle machine takes 5 s.
 LARGE_S = 8.0
 # Tools that are not run on these large models, because calibration and QNN's compiler take minutes. The exception
-# is `long_chain`, whose 60,000 nodes they refuse.
+# is `long_chain`, because they refuse models of more than 60,000 nodes.
 SLOW_OF_LARGE = ("quantize", "prepare")
 # Limit of elapsed seconds, even if the machine is busy.
 GIVE_UP_S = 120.0

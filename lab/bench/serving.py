@@ -46,7 +46,7 @@ class Row(NamedTuple):
 
 
 class Contender(NamedTuple):
-    """A running server. `binary` is the interface for binary requests: "binary" (HTTP) or "gRPC"."""
+    """A running server. `binary` is the interface for binary requests: "binary" (HTTP) or "grpc"."""
 
     name: str
     urls: dict[str, str]

@@ -312,7 +312,7 @@ def run_test(calls: int, faults: int, kills: int) -> CallbackTest:
                     made.broken.append(f"a host outlived its application, which was killed during a {where}")
     left = leaked_since(before)
     if left:
-        made.broken.append(f"left over: {left}")
+        made.broken.append(f"leaks: {left}")
     return made
 
 

@@ -49,10 +49,10 @@ class Result:
             *(f"  {count} x {text}" for text, count in self.errors.most_common(5)),
             f"from a kill to the next right result: median {statistics.median(times) * 1000:.0f} ms, "
             f"worst {times[-1] * 1000:.0f} ms",
-            f"left over: {self.leaks or 'nothing'}",
+            f"leaks: {self.leaks or 'none'}",
         ]
         if self.stuck:
-            lines.append(f"STUCK: nothing moved for {STUCK_AFTER_S:g} s")
+            lines.append(f"STUCK: no call ended for {STUCK_AFTER_S:g} s")
         return "\n".join(lines)
 
 

@@ -117,7 +117,7 @@ class MixedResult:
         lines = [
             f"{self.calls} calls ({', '.join(f'{n} {way}' for way, n in sorted(self.ways.items()))}), "
             f"{self.kills} kills, {self.retried} calls repeated, {self.seconds:.0f} s",
-            f"in shared memory {self.shared_calls}",
+            f"calls with shared memory: {self.shared_calls}",
             f"wrong results: {self.wrong}; errors that reached a caller: {self.errors.total()}",
             *(f"  {count} x {text}" for text, count in self.errors.most_common(5)),
             f"peak of shared memory {self.peak / 1e6:.0f} MB, limit {self.limit / 1e6:.0f} MB",

@@ -89,7 +89,7 @@ class DaemonResult:
             f"{max(look[1] for look in warm) / 1e6:.1f}), {warm[0][0]} to {warm[-1][0]} descriptors",
             f"sessions created {totals.get('sessions_created')}, shared {totals.get('sessions_shared')}",
             "flat" if self.flat else "GROWN",
-            f"left behind: {self.left}" if self.left else "nothing left behind",
+            f"leaks: {self.left or 'none'}",
         ]
         return "\n".join(lines)
 

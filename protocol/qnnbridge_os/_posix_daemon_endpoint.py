@@ -209,8 +209,7 @@ def abandon_stream(write_fd: int) -> None:
 
 
 def release_stream(write_fd: int, read_fd: int) -> None:
-    """Do nothing. On Linux, unlike Windows, descriptors can be closed without ending the calls that wait on
-    them."""
+    """Do nothing: on Linux, unlike Windows, a descriptor can be closed while a call waits on it."""
 
 
 # Maximum number of connections that the kernel queues until `accept`. Linux limits it to net.core.somaxconn.
@@ -243,8 +242,7 @@ class DaemonEndpoint:
                     self._socket.bind(path)
             finally:
                 os.umask(before)
-            # Remember device and inode to recognize the socket file: no other file gets this inode while it is
-            # open.
+            # Device and inode identify the socket file: no other file gets this inode while the socket is open.
             self._identity = self._now_there()
             self._socket.listen(_BACKLOG)
             # If a client disconnects between `poll` and `accept`, a blocking `accept` would wait.

@@ -175,8 +175,7 @@ class PosixChild:
                 os.kill(self.pid, number)
 
     def _wait_by_polling(self, deadline: float | None) -> int | None:
-        """Poll until the process ends. Used without pidfd (before Linux 5.3, other systems), because a blocking
-        `waitpid` has no timeout."""
+        """Poll until the process ends. Used without a pidfd, because a blocking `waitpid` has no timeout."""
         pause_s = _FIRST_WAIT_S
         while (code := self.poll()) is None:
             if deadline is not None:
@@ -190,8 +189,7 @@ class PosixChild:
     def _refuse_fork(self) -> None:
         if self._owner != os.getpid():
             raise ForkedClient(
-                f"Process {self.pid} belongs to process {self._owner}. This process is a fork of {self._owner} and "
-                "cannot use it.",
+                f"Process {self.pid} belongs to process {self._owner}, from which this process was forked.",
                 fix="Start a separate host in each process.",
             )
 
@@ -420,8 +418,7 @@ class Detached(DetachedBase):
     def close(self) -> None:
         """Stop reading, and reap the started process, which ends once it has forked the detached program."""
         super().close()
-        # `Popen.wait` is not used, because gevent replaces its `time.sleep`.
-        deadline = time.monotonic() + _FORK_TIMEOUT_S
+        deadline = time.monotonic() + _FORK_TIMEOUT_S  # gevent replaces the `time.sleep` of `Popen.wait`
         while self._process.poll() is None and time.monotonic() < deadline:
             sleep(_FIRST_WAIT_S)
 

@@ -215,8 +215,7 @@ class ChannelStreams:
         return _share_handle(self._fds, self._their_read), _share_handle(self._fds, self._their_write)
 
     def opened(self) -> None:
-        """Close the host's ends after the host has opened them. Otherwise the streams would not end when the host
-        dies."""
+        """Close the host's ends once the host has opened them; else the streams would not end when it dies."""
         self._fds.close(self._their_read)
         self._fds.close(self._their_write)
 

@@ -117,8 +117,7 @@ def _changed(flags: int) -> int | None:
         child = living_children.get(found.si_pid)
         if child is None:
             return found.si_pid
-        # Reap a dead host, and consume the change of a stopped host. Otherwise `waitid` would report the host again
-        # instead of other children.
+        # Reap the host, or consume its change: otherwise `waitid` would report it again instead of other children.
         if child.poll() is None:
             _waitid(os.P_PID, child.pid, (flags & ~os.WEXITED or os.WSTOPPED) | os.WNOHANG)
 

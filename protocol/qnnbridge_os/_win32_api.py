@@ -1,5 +1,4 @@
-"""Windows functions that Python does not offer, with their argument types. This module only declares and calls
-them."""
+"""Windows functions that Python does not offer, with their types. This module only declares and calls them."""
 
 from __future__ import annotations
 

@@ -165,8 +165,8 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
             )
             return DaemonStream(handle, client=True)
         except OSError as error:
-            # All instances of the pipe have a client. The daemon creates the next instance as soon as it accepts a
-            # client.
+            # If all instances of the pipe have a client, wait: the daemon creates the next instance as soon as it
+            # accepts a client.
             if error.winerror != _ERROR_PIPE_BUSY:
                 raise
         if time.monotonic() >= deadline:
@@ -260,8 +260,7 @@ class DaemonEndpoint:
             came = self._wait(pending)
             if self._closed:
                 return None
-            # Create the next instance before this client is served, so that other clients can connect during that
-            # time.
+            # Create the next instance before serving this client, so that other clients can connect at that time.
             try:
                 following = self._instance()
             except OSError:

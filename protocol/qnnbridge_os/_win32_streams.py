@@ -363,8 +363,7 @@ class ChannelStreams:
             raise
 
     def opened(self) -> None:
-        """Close the host's ends after the host has opened them. Otherwise the streams would not end when the host
-        dies."""
+        """Close the host's ends once the host has opened them; else the streams would not end when it dies."""
         while self._theirs:
             _winapi.CloseHandle(self._theirs.pop())
 

@@ -52,8 +52,7 @@ def why_missing(path: str | os.PathLike[str], fix: str = "Check the path.") -> E
 
 
 def _similar(path: str, folder: str) -> str | None:
-    """Return a question with the most similar name in `folder` to the name of a path; ``None`` if none is
-    similar."""
+    """Return a question with the name in `folder` that is most similar to the path's name, or ``None``."""
     import difflib
     import itertools
 

@@ -135,7 +135,7 @@ _WIN_ACCESS_DENIED = 5
 _WIN_BAD_FORMAT = (193, 216)
 _WIN_BLOCKED = {
     225: "an antivirus program considers the file harmful",
-    740: "the program asks for administrator rights",
+    740: "the program requires administrator rights",
     1260: "a policy of the administrator forbids the program",
     4551: "Windows' application control policy forbids the program",
 }

@@ -143,8 +143,7 @@ else:
             raise ValueError(f"descriptor {number} of process {pid} now refers to another file")
         return fd
 
-    # Call mmap(2) directly: `mmap.mmap` would keep a descriptor open for each mapping, of which there may be
-    # hundreds.
+    # Call mmap(2) directly, because `mmap.mmap` would keep a descriptor open for each of hundreds of mappings.
     _FAILED = ctypes.c_void_p(-1).value
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.argtypes = (

@@ -134,7 +134,7 @@ class ClientSide:
                 "qnnbridge host restart --daemon",
             )
         if not hmac.compare_digest(instance, self._instance):
-            raise NotProven("it is another daemon")
+            raise NotProven("it is a different daemon")
         name = _cut(self._identity.name)
         body = _PROOF.pack(
             _PROOF_MAGIC,

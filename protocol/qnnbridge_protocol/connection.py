@@ -127,8 +127,7 @@ class Hello(NamedTuple):
     def from_wire(cls, data: Mapping[str, Any], wire: int = WIRE_VERSION) -> Hello:
         """Convert a peer's HELLO. Raise `ProtocolDesync` if it is invalid.
 
-        If the HELLO has a different wire version, read only the fields that identify the side, which all versions
-        have.
+        If the wire version differs, read only the fields that identify the side, which all versions have.
         """
         if wire != WIRE_VERSION:
             named = data.get("features")
@@ -140,13 +139,13 @@ class Hello(NamedTuple):
             )
         api, features, versions = data.get("api"), data.get("features", []), data.get("versions", {})
         if not (type(api) is list and len(api) == 2 and all(type(v) is int for v in api) and api[0] <= api[1]):
-            raise desync(f"HELLO without a valid version range ({api!r})")
+            raise desync(f"the HELLO has no valid version range ({api!r})")
         if type(features) is not list or type(versions) is not dict or type(data.get("limits")) is not dict:
-            raise desync("HELLO with fields of wrong types")
+            raise desync("the HELLO has fields of wrong types")
         try:
             limits = Limits.from_wire(data["limits"])
         except ValueError as error:
-            raise desync(f"HELLO with invalid limits: {error}") from None
+            raise desync(f"the HELLO has invalid limits: {error}") from None
         pid = data.get("pid", 0)
         return cls(
             api=(api[0], api[1]),
@@ -418,7 +417,7 @@ class Connection:
         if self.role is Role.HOST and frame.kind in _ASKING:
             # Numbers only increase, so one comparison detects repeated and old frames.
             if frame.request_id <= self._last_id:
-                raise desync(f"request id {frame.request_id} after {self._last_id}")
+                raise desync(f"request id {frame.request_id} is not greater than {self._last_id}")
             self._last_id = frame.request_id
         self._move(after)
         if frame.kind in (Kind.HELLO, Kind.HELLO_OK):

@@ -99,9 +99,9 @@ def parse_head(data: bytes | bytearray | memoryview, limits: Limits, *, from_cli
     # A tail contains one frame. The frame's prefix and the padding after its header are less than two alignments.
     most = limits.max_body + limits.max_header + 2 * ALIGNMENT
     if tail_bytes > most:
-        raise desync(f"tail of {tail_bytes} bytes, allowed are {most}", data)
+        raise desync(f"the tail has {tail_bytes} bytes; the limit is {most}", data)
     if tail_bytes and kind in (ChannelKind.PING, ChannelKind.PONG, ChannelKind.PHASE):
-        raise desync(f"{kind.name} with a tail of {tail_bytes} bytes", data)
+        raise desync(f"a {kind.name} must not have a tail, but has {tail_bytes} bytes", data)
     return Head(kind, phase, number, plan, tail_bytes)
 
 

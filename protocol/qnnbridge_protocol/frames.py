@@ -119,7 +119,7 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
         raise desync("the next bytes are not a frame", data)
     kind = _KINDS.get(kind_number)
     if kind is None:
-        raise desync(f"frame of the unknown kind {kind_number}", data)
+        raise desync(f"the frame has the unknown kind {kind_number}", data)
     # Accept a HELLO of any version, so that both sides can report why they are incompatible.
     if version != WIRE_VERSION and kind not in HELLO_KINDS:
         raise desync(f"the frame has wire version {version}, not the agreed version {WIRE_VERSION}", data)
@@ -127,23 +127,23 @@ def parse_prefix(data: bytes | bytearray | memoryview, limits: Limits) -> Prefix
         raise desync(f"flags {flags:#x} and reserved bytes {zero:#x} must be zero", data)
     max_header = MAX_HELLO_BYTES if kind in HELLO_KINDS else limits.max_header
     if header_bytes > max_header:
-        raise desync(f"header of {header_bytes} bytes, allowed are {max_header}", data)
+        raise desync(f"the header has {header_bytes} bytes; the limit is {max_header}", data)
     if kind in HELLO_KINDS and (count or request_id):
         raise desync("a HELLO has no buffers and no request id", data)
     if count > limits.max_buffers:
-        raise desync(f"{count} buffers, allowed are {limits.max_buffers}", data)
+        raise desync(f"the frame has {count} buffers; the limit is {limits.max_buffers}", data)
     if body_bytes > limits.max_body:
-        raise desync(f"body of {body_bytes} bytes, allowed are {limits.max_body}", data)
+        raise desync(f"the body has {body_bytes} bytes; the limit is {limits.max_body}", data)
     # The bytes would not belong to any buffer.
     if body_bytes and not count:
-        raise desync(f"body of {body_bytes} bytes without a buffer", data)
+        raise desync(f"the body has {body_bytes} bytes, but the frame has no buffers", data)
     return Prefix(version, kind, request_id, header_bytes, count, body_bytes, crc)
 
 
 def check_crc(prefix: bytes | bytearray | memoryview, header: bytes | bytearray | memoryview, crc: int) -> None:
     """Raise `ProtocolDesync` if prefix or header were changed on the way."""
     if zlib.crc32(header, zlib.crc32(bytes(prefix[:_CHECKED_BYTES]))) != crc:
-        raise desync("checksum of prefix and header is wrong", prefix)
+        raise desync("the checksum of prefix and header is wrong", prefix)
 
 
 # --- the header ------------------------------------------------------------------------------------------

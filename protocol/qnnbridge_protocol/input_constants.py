@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 # Maximum number of numbers in all constants of a model. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
-# Maximum number of elements of an input that may contain sizes. Inputs with images and sentences have more
-# elements.
+# Maximum number of elements of an input that may contain sizes. Images and sentences have more elements.
 MOST_SIZES = 16
 # Values to try, in this order, for all elements of an input with sizes. The first value that works is suggested.
 EXAMPLE_SIZES = (64, 8, 2, 1)

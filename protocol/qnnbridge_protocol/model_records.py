@@ -125,10 +125,8 @@ class EntryFault(Record):
 
 @record(frozen=True, repr=False, eq=False)
 class Notice(Record):
-    """A sentence for people.
-
-    Notices of the kinds "model", "once" and "cache" are warnings; "once" and "cache" are shown only once per
-    process. A notice of the kind "done" is only logged."""
+    """A sentence for people. The kind "done" is only logged; the other kinds are warnings, of which "once" and
+    "cache" are shown only once per process."""
 
     kind: NoticeKind
     text: str

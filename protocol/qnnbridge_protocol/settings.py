@@ -46,7 +46,7 @@ def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]
     known = next((engine for engine in ENGINES if engine == (name or "auto").strip().lower()), None)
     if known is None:
         raise OptionError(
-            f"There is no engine {name!r}.",
+            f"The engine {name!r} does not exist.",
             cause="The engine is the source from which the host loads QNN.",
             fix=f"Use one of {', '.join(ENGINES)} (engine=, {ENGINE_VARIABLE}, or [host] engine in the file).",
             details={"option": "engine", "value": name},

@@ -45,8 +45,7 @@ def model_command(command: str, model: str | os.PathLike[str] | None, *options: 
 
 
 def beside_command(model: str | os.PathLike[str] | None) -> str:
-    """Return a command line that removes the folders from a model's references to its external weight files, so
-    that the files are found beside the model."""
+    """Return a command line that removes the folders from a model's references to its external weight files."""
     # The code contains no quotes, because shells treat quotes in different ways. `basename` changes only the path,
     # not the other entries (offset, length and checksum).
     code = (

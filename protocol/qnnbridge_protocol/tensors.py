@@ -170,10 +170,10 @@ def _check_sparse(tensor: Sparse) -> None:
         _check_blocks(shape, values, parts)
         return
     if values.ndim != 1:
-        raise ValueError(f"values have {values.ndim} dimensions, not one")
+        raise ValueError(f"the values have {values.ndim} dimensions, not one")
     for part in parts:
         if part.dtype.kind != "i" or part.dtype.itemsize != 8:
-            raise ValueError(f"indices are {part.dtype}, not int64")
+            raise ValueError(f"the indices have the type {part.dtype}, not int64")
     stored = len(values)
     if tensor.format == "coo" and len(parts) == 1:
         # Compare linear indices with the number of all elements, and compare pairs with each dimension.
@@ -183,11 +183,11 @@ def _check_sparse(tensor: Sparse) -> None:
             for axis, dim in enumerate(shape):
                 _in_range(parts[0][:, axis], dim)
         else:
-            raise ValueError(f"indices of shape {parts[0].shape} for {stored} values of rank {len(shape)}")
+            raise ValueError(f"indices of shape {parts[0].shape} do not fit {stored} values of rank {len(shape)}")
     elif tensor.format == "csr" and len(parts) == 2:
         _check_csr(shape, stored, *parts)
     else:
-        raise ValueError(f"format {tensor.format!r:.40} with {len(parts)} index arrays")
+        raise ValueError(f"the format {tensor.format!r:.40} does not have {len(parts)} index arrays")
 
 
 def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...]) -> None:
@@ -196,7 +196,7 @@ def _check_blocks(shape: tuple[int, ...], values: Array, parts: tuple[Array, ...
     if len(parts) != 1 or parts[0].dtype.kind != "i" or parts[0].dtype.itemsize != 4:
         raise ValueError("blocks need one array of int32 indices")
     if parts[0].shape != (2, len(values)):
-        raise ValueError(f"indices of shape {parts[0].shape} for {len(values)} blocks")
+        raise ValueError(f"indices of shape {parts[0].shape} do not fit {len(values)} blocks")
     # Indices count blocks, and the last block of an axis may extend past the axis's end. `max` prevents a division
     # by zero for a block of size 0.
     for axis, block in enumerate(values.shape[1:3]):
@@ -207,7 +207,7 @@ def _check_csr(shape: tuple[int, ...], stored: int, columns: Array, starts: Arra
     if len(shape) != 2:
         raise ValueError(f"the format CSR needs a matrix, not a tensor of rank {len(shape)}")
     if columns.shape != (stored,):
-        raise ValueError(f"columns of shape {columns.shape} for {stored} values")
+        raise ValueError(f"columns of shape {columns.shape} do not fit {stored} values")
     _in_range(columns, shape[1])
     # ONNX Runtime returns an empty matrix without row starts.
     if stored == 0 and starts.shape == (0,):
@@ -301,7 +301,7 @@ def _refused(texts: list[Any]) -> errors.InvalidArgument:
 def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
     """Return the strings. Raise `ValueError` (or its subclass `UnicodeDecodeError`) if the buffers are invalid."""
     if offsets.nbytes != (count + 1) * _OFFSET.itemsize:
-        raise ValueError(f"{offsets.nbytes} bytes of offsets for {count} strings")
+        raise ValueError(f"{offsets.nbytes} bytes of offsets do not fit {count} strings")
     ends = np.ndarray((count + 1,), _OFFSET, offsets)
     # Check the offsets with numpy: Python's slices would accept invalid offsets and return shorter strings.
     if ends[0] != 0 or ends[-1] != blob.nbytes or bool((ends[1:] < ends[:-1]).any()):

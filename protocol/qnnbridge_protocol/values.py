@@ -341,10 +341,10 @@ class Decoder:
 
     def _value(self, node: Any, depth: int) -> Any:
         if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"the value is nested more than {MAX_DEPTH} deep")
         # Compare exact classes: msgpack creates no others, and a bool must not be accepted as an int.
         if node.__class__ is not list or not node or node[0].__class__ is not str:
-            raise ValueError("a descriptor is a list that starts with a tag")
+            raise ValueError("a descriptor must be a list that starts with a tag")
         tag = node[0]
         if tag == "t":
             return self._tensor(node)
@@ -369,7 +369,7 @@ class Decoder:
 
     def _tensor(self, node: Any) -> Array | Typed:
         if node.__class__ is not list or len(node) < 4 or node[0] != "t" or node[1].__class__ is not int:
-            raise ValueError("not a tensor")
+            raise ValueError("the descriptor does not describe a tensor")
         found = _LAYOUTS_BY_NUMBER.get(node[1])
         if found is None:
             raise ValueError(f"no element type has the number {node[1]}")
@@ -380,16 +380,16 @@ class Decoder:
         count, size = measure(layout.bits, shape)
         if element is ElementType.STRING:
             if len(node) != 5:
-                raise ValueError("a string tensor has two buffers")
+                raise ValueError("a string tensor must have two buffers")
             texts = decode_strings(self._take(node[3]), self._take(node[4]), count)
             array = np.empty(count, object)
             array[:] = texts
             return array.reshape(shape)
         if len(node) != 4:
-            raise ValueError("a tensor has one buffer")
+            raise ValueError("a tensor must have one buffer")
         buffer = self._take(node[3])
         if buffer.nbytes != size:
-            raise ValueError(f"{buffer.nbytes} bytes for {element.text} of shape {list(shape)}, which needs {size}")
+            raise ValueError(f"{element.text} of shape {list(shape)} needs {size} bytes, not {buffer.nbytes}")
         if layout.packed:
             data = self._array((size,), layout.storage, buffer)
             if size and data[-1] & unused_bits(size, layout.bits, count):
@@ -418,7 +418,7 @@ class Decoder:
     def _sparse(self, node: list[Any]) -> Sparse:
         parts = [self._tensor(part) for part in node[3:]]
         if node[1].__class__ is not str or any(part.__class__ is not np.ndarray for part in parts):
-            raise ValueError("not a sparse tensor")
+            raise ValueError("the descriptor does not describe a sparse tensor")
         return Sparse(parts[0], _shape(node[2]), node[1], tuple(parts[1:]))  # type: ignore[arg-type]
 
     # --- maps
@@ -427,10 +427,10 @@ class Decoder:
         keys = self._listed(key_node, KEY_ELEMENTS, 1)
         if not keys:
             # Rows without keys take no bytes, so a small message could describe any number of them.
-            raise ValueError("rows without keys")
+            raise ValueError("the rows have no keys")
         rows = self._listed(value_node, SCALAR_ELEMENTS, 2)
         if rows and len(rows[0]) != len(keys):
-            raise ValueError(f"rows of {len(rows[0])} values for {len(keys)} keys")
+            raise ValueError(f"rows of {len(rows[0])} values do not fit {len(keys)} keys")
         _mapping(keys, keys)
         return [dict(zip(keys, row, strict=True)) for row in rows]
 
@@ -450,9 +450,9 @@ class Decoder:
     def _listed(self, node: Any, allowed: frozenset[ElementType], rank: int) -> list[Any]:
         """Return a tensor as nested lists of Python scalars. Raise `ValueError` for other types or another rank."""
         if node.__class__ is not list or len(node) < 3 or node[1].__class__ is not int or node[1] not in allowed:
-            raise ValueError("not a tensor of a type that maps have")
+            raise ValueError("keys and values of maps cannot have this type")
         if node[2].__class__ is not list or len(node[2]) != rank:
-            raise ValueError(f"not a tensor of rank {rank}")
+            raise ValueError(f"the tensor does not have the rank {rank}")
         # Maps contain Python scalars, as in onnxruntime.
         listed: list[Any] = self._tensor(node).tolist()  # type: ignore[union-attr]  # none of these is Typed
         return listed
@@ -473,16 +473,16 @@ def decode_all(descriptors: Iterable[Any], buffers: Sequence[Array]) -> list[Any
 
 def _shape(node: Any) -> tuple[int, ...]:
     if node.__class__ is not list:
-        raise ValueError("a shape is a list")
+        raise ValueError("a shape must be a list")
     for dim in node:
         if dim.__class__ is not int:
-            raise ValueError("a dimension is an integer")
+            raise ValueError("a dimension must be an integer")
     return tuple(node)
 
 
 def _mapping(keys: list[Any], values: list[Any]) -> dict[Any, Any]:
     if len(values) != len(keys):
-        raise ValueError(f"{len(values)} values for {len(keys)} keys")
+        raise ValueError(f"{len(values)} values do not fit {len(keys)} keys")
     mapping = dict(zip(keys, values, strict=True))
     if len(mapping) != len(keys):
         raise ValueError("a key occurs twice")

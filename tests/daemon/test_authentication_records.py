@@ -146,7 +146,7 @@ def test_a_client_refuses_a_daemon_without_the_token() -> None:
 
 
 def test_a_client_sends_no_proof_to_another_daemon_instance() -> None:
-    with pytest.raises(NotProven, match="another daemon"):
+    with pytest.raises(NotProven, match="a different daemon"):
         client().prove(DaemonSide(TOKEN, bytes(INSTANCE_BYTES)).challenge)
 
 

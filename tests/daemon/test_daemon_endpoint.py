@@ -108,7 +108,7 @@ def test_connecting_to_the_endpoint_of_another_daemon_raises_an_error(
     with pytest.raises(HostStartFailed, match=r"authentication failed"):
         qnnbridge.connect(start=False)
     write_discovery(folder, new_discovery(folder))
-    with pytest.raises(HostStartFailed, match="it is another daemon"):
+    with pytest.raises(HostStartFailed, match="it is a different daemon"):
         qnnbridge.connect(start=False)
 
 

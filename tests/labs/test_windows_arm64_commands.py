@@ -49,5 +49,5 @@ def test_calls_survive_kills_of_the_host(windows_arm64: WindowsArm64Lab) -> None
     assert told
     assert int(told[1]) >= 120
     assert told[2] == "2"
-    for line in ("wrong results: 0", "errors that reached a caller: 0", "left over: nothing"):
+    for line in ("wrong results: 0", "errors that reached a caller: 0", "leaks: none"):
         assert line in ran.stdout

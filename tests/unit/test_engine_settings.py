@@ -39,7 +39,7 @@ def test_the_environment_variable_selects_the_engine(
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"QNNBRIDGE_ENGINE": "winml"}, "There is no engine 'winml'"),
+        ({"QNNBRIDGE_ENGINE": "winml"}, "The engine 'winml' does not exist"),
         ({"QNNBRIDGE_ENGINE": "folder"}, "no folder is given"),
         ({"QNNBRIDGE_ENGINE": "wheel", "QNNBRIDGE_EP_PATH": "/p"}, "also given: /p"),
         ({"QNNBRIDGE_ENGINE": "windowsml", "QNNBRIDGE_EP_PATH": "/p"}, "also given: /p"),
@@ -75,7 +75,7 @@ def test_the_configuration_file_is_used_if_nothing_else_sets_the_engine(tmp_path
     with pytest.raises(OptionError):
         engine_setting({}, {**environ, "QNNBRIDGE_ENGINE": "winml"})
     file.write_text("[host]\nengine = 'winml'\n", "utf-8")
-    with pytest.raises(OptionError, match="no engine 'winml'"):
+    with pytest.raises(OptionError, match="engine 'winml' does not exist"):
         engine_setting({}, environ)
     file.write_text("[host]\nengine = 3\n", "utf-8")
     with pytest.raises(HostNotFound, match=r"'engine' in \[host\] is not a string"):

@@ -120,7 +120,7 @@ def test_a_damaged_magic_is_refused(at: int, bit: int) -> None:
 )
 def test_a_number_at_the_limit_is_accepted_and_one_above_is_refused(field: str, limit: int) -> None:
     assert getattr(parse_prefix(changed(REQUEST, field, limit), LIMITS), field) == limit
-    with pytest.raises(ProtocolDesync, match=f"{limit + 1} .*allowed are {limit}"):
+    with pytest.raises(ProtocolDesync, match=f"{limit + 1} .*the limit is {limit}"):
         parse_prefix(changed(REQUEST, field, limit + 1), LIMITS)
 
 
@@ -153,7 +153,7 @@ def test_a_hello_has_separate_limits(kind: Kind) -> None:
     """The limits for a hello apply before any agreement, and whatever the agreement is."""
     hello = pack_prefix(kind, 0, b"", 0, 0)
     assert parse_prefix(changed(hello, "header_bytes", MAX_HELLO_BYTES), LIMITS).header_bytes == MAX_HELLO_BYTES
-    with pytest.raises(ProtocolDesync, match=f"allowed are {MAX_HELLO_BYTES}"):
+    with pytest.raises(ProtocolDesync, match=f"the limit is {MAX_HELLO_BYTES}"):
         parse_prefix(changed(hello, "header_bytes", MAX_HELLO_BYTES + 1), Limits())
     for field in ("request_id", "buffer_count"):
         with pytest.raises(ProtocolDesync, match="no buffers and no request id"):
@@ -161,7 +161,7 @@ def test_a_hello_has_separate_limits(kind: Kind) -> None:
 
 
 def test_a_body_without_buffers_is_refused() -> None:
-    with pytest.raises(ProtocolDesync, match="body of 4000 bytes without a buffer"):
+    with pytest.raises(ProtocolDesync, match="the body has 4000 bytes, but the frame has no buffers"):
         parse_prefix(changed(REQUEST, "buffer_count", 0), LIMITS)
 
 
