@@ -36,30 +36,30 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "doctor.md",
         (
             ("doctor", "check this machine"),
-            ("doctor --model model.onnx", "check a model as well"),
+            ("doctor --model model.onnx", "also check a model"),
             ('doctor --explain "exit code 127"', "explain an error or a log line"),
         ),
     ),
     "pull": Guide(
         "pull.md",
         (
-            ("pull OWNER/NAME", "the model in a repository that fits this computer best"),
-            ("pull OWNER/NAME@v1.0 --file onnx/model.onnx", "one file of a revision"),
-            ("pull OWNER/NAME --output folder --offline", "only files that were downloaded before"),
+            ("pull OWNER/NAME", "download the model of a repository that fits this computer best"),
+            ("pull OWNER/NAME@v1.0 --file onnx/model.onnx", "download one file of a revision"),
+            ("pull OWNER/NAME --output folder --offline", "use only files that were downloaded before"),
         ),
     ),
     "models": Guide(
         "pull.md",
         (
-            ("models", "the models that were pulled"),
-            ("models show OWNER/NAME", "the origin and the files of a model"),
-            ("models remove OWNER/NAME", "remove it"),
+            ("models", "list the models that were pulled"),
+            ("models show OWNER/NAME", "show the origin and the files of a model"),
+            ("models remove OWNER/NAME", "remove a model"),
         ),
     ),
     "run": Guide(
         "index.md",
         (
-            ("run model.onnx --random", "run it once with made-up inputs"),
+            ("run model.onnx --random", "run a model once with made-up inputs"),
             ("run model.onnx --input inputs.npz --output results", "use real inputs and keep the outputs"),
             ("run model.onnx --random --dim batch=1 --repeat 20", "set a free dimension, and measure"),
         ),
@@ -83,8 +83,8 @@ GUIDES: Final[Mapping[str, Guide]] = {
     "bench": Guide(
         "performance.md",
         (
-            ("bench --quick", "the most important figures, in a minute"),
-            ("bench --model model.onnx --dim batch=1", "your model, with and without the bridge"),
+            ("bench --quick", "measure the most important figures, in a minute"),
+            ("bench --model model.onnx --dim batch=1", "measure your model, with and without the bridge"),
             ("bench --html report.html", "write a page"),
         ),
     ),
@@ -93,7 +93,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("chat folder", "talk to the model in a folder of onnxruntime-genai"),
             ('chat folder --system "Answer briefly."', "with a system message"),
-            ("chat folder --temperature 0", "the same answer each time"),
+            ("chat folder --temperature 0", "get the same answer each time"),
         ),
     ),
     "transcribe": Guide(
@@ -108,47 +108,47 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "report.md",
         (
             ("report", "write qnnbridge-report.txt"),
-            ("report --output - --quick", "print it, without starting a host"),
+            ("report --output - --quick", "print the report, without starting a host"),
             ("report --model model.onnx --overwrite", "also describe a model, and replace an existing report"),
         ),
     ),
     "explain": Guide(
         "errors.md",
         (
-            ("explain 127", "an exit code"),
-            ("explain 0xC0000005", "an exit code of Windows, in hexadecimal"),
-            ("explain -11 --json", "as a JSON document"),
+            ("explain 127", "explain an exit code"),
+            ("explain 0xC0000005", "explain an exit code of Windows, in hexadecimal"),
+            ("explain -11 --json", "print a JSON document"),
         ),
     ),
     "inspect": Guide(
         "compiled-models.md",
         (
-            ("inspect model.onnx", "inputs, outputs, operators, weights"),
-            ("inspect compiled.onnx --soc-model 60", "whether a compiled model can run on a chip"),
-            ("inspect compiled.onnx --load", "load the model as well"),
+            ("inspect model.onnx", "show inputs, outputs, operators and weights"),
+            ("inspect compiled.onnx --soc-model 60", "check whether a compiled model can run on a chip"),
+            ("inspect compiled.onnx --load", "also load the model"),
         ),
     ),
     "wrap": Guide(
         "compiled-models.md",
         (
-            ("wrap model.bin -o model.onnx", "a model around a context binary"),
-            ("wrap model.bin -o model.onnx --float-io", "with inputs and outputs in float"),
-            ("wrap model.bin -o model.onnx --graph decoder", "one of its graphs"),
+            ("wrap model.bin -o model.onnx", "write a model around a context binary"),
+            ("wrap model.bin -o model.onnx --float-io", "give the model float inputs and outputs"),
+            ("wrap model.bin -o model.onnx --graph decoder", "wrap one graph of the binary"),
         ),
     ),
     "analyze": Guide(
         "analyze.md",
         (
-            ("analyze model.onnx", "what runs on the NPU, and what does not"),
+            ("analyze model.onnx", "show what runs on the NPU, and what does not"),
             ("analyze model.onnx --dim batch=1 --html report.html", "set a dimension, and write a page"),
-            ("analyze model.onnx --offline", "only by the rules, without a host"),
+            ("analyze model.onnx --offline", "apply only the rules, without a host"),
         ),
     ),
     "fix": Guide(
         "fix.md",
         (
             ("fix model.onnx -o fixed.onnx", "rewrite the operators that QNN rejects"),
-            ("fix model.onnx -o fixed.onnx --dim batch=1", "fix the sizes as well"),
+            ("fix model.onnx -o fixed.onnx --dim batch=1", "also set a free dimension"),
             ("fix --list", "show all rewrites"),
         ),
     ),
@@ -156,15 +156,18 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "model-tools.md",
         (
             ("optimize model.onnx -o smaller.onnx", "fold constants and fuse nodes"),
-            ("optimize model.onnx -o smaller.onnx --level basic", "without ONNX Runtime's own operators"),
+            ("optimize model.onnx -o smaller.onnx --level basic", "use no operators of ONNX Runtime's own"),
             ("optimize model.onnx -o smaller.onnx --dim batch=1", "set a free dimension"),
         ),
     ),
     "quantize": Guide(
         "model-tools.md",
         (
-            ("quantize model.onnx -o quantized.onnx --calibration samples", "with a folder of real samples"),
-            ("quantize model.onnx -o quantized.onnx --random 16", "with random samples, for a first try"),
+            (
+                "quantize model.onnx -o quantized.onnx --calibration samples",
+                "calibrate with a folder of real samples",
+            ),
+            ("quantize model.onnx -o quantized.onnx --random 16", "calibrate with random samples, for a first try"),
             (
                 "quantize model.onnx -o quantized.onnx --calibration samples --target-snr 40",
                 "keep nodes at 16 bits or in float until the SNR is 40 dB",
@@ -175,48 +178,48 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "model-tools.md",
         (
             ("evaluate model.onnx --input samples", "compare QNN with the CPU, over samples"),
-            ("evaluate model.onnx --input samples --quantized quantized.onnx", "a quantised model as well"),
+            ("evaluate model.onnx --input samples --quantized quantized.onnx", "also compare a quantised model"),
             ("evaluate model.onnx --input samples --expected truth", "compare with the right results"),
         ),
     ),
     "verify": Guide(
         "verify.md",
         (
-            ("verify model.onnx", "with random inputs of several kinds"),
-            ("verify model.onnx --input inputs.npz", "with your own inputs"),
-            ("verify model.onnx --soc-model 60 --dim batch=1", "for another chip, with a fixed size"),
+            ("verify model.onnx", "compare QNN with the CPU on random inputs"),
+            ("verify model.onnx --input inputs.npz", "compare on your own inputs"),
+            ("verify model.onnx --soc-model 60 --dim batch=1", "compare for another chip, with a fixed size"),
         ),
     ),
     "prepare": Guide(
         "prepare.md",
         (
-            ("prepare model.onnx -o shipped --soc-model 60", "for one chip"),
-            ("prepare model.onnx -o shipped --soc-model 60 --soc-model 88", "for two chips"),
-            ("prepare model.onnx -o shipped --quantize --calibration samples", "quantised"),
+            ("prepare model.onnx -o shipped --soc-model 60", "prepare a model for one chip"),
+            ("prepare model.onnx -o shipped --soc-model 60 --soc-model 88", "prepare a model for two chips"),
+            ("prepare model.onnx -o shipped --quantize --calibration samples", "also quantise the model"),
         ),
     ),
     "profile": Guide(
         "profile.md",
         (
-            ("profile model.onnx", "each part and operator"),
-            ("profile model.onnx --input inputs.npz --runs 50", "over 50 runs of your inputs"),
+            ("profile model.onnx", "measure each part and operator"),
+            ("profile model.onnx --input inputs.npz --runs 50", "measure 50 runs with your inputs"),
             ("profile model.onnx --html report.html", "write a page"),
         ),
     ),
     "versions": Guide(
         "versions.md",
         (
-            ("versions", "all releases, and which fit this machine"),
-            ('versions --chip "X Elite" --working', "those that work on a chip"),
-            ("versions --python 3.12 --platform win_arm64", "those with a wheel for another Python"),
+            ("versions", "list all releases, and which fit this machine"),
+            ('versions --chip "X Elite" --working', "list releases that work on a chip"),
+            ("versions --python 3.12 --platform win_arm64", "list releases for another Python"),
         ),
     ),
     "serve": Guide(
         "serve.md",
         (
-            ("serve --model detector=model.onnx", "one model, under the name detector"),
-            ("serve --llm assistant=folder", "chat completions as OpenAI has them"),
-            ("serve --models folder --http 127.0.0.1:9000", "a folder of models, on another port"),
+            ("serve --model detector=model.onnx", "serve one model, under the name detector"),
+            ("serve --llm assistant=folder", "serve chat completions with OpenAI's interface"),
+            ("serve --models folder --http 127.0.0.1:9000", "serve a folder of models, on another port"),
         ),
     ),
     "setup": Guide(
@@ -230,7 +233,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
     "setup-host": Guide(
         "setup-host.md",
         (
-            ("setup-host", "the same as qnnbridge setup"),
+            ("setup-host", "do the same as qnnbridge setup"),
             ("setup-host --dry-run", "only print the steps"),
             ("setup-host --yes --config", "do not ask, and save the host's Python in the configuration"),
         ),
@@ -240,22 +243,22 @@ GUIDES: Final[Mapping[str, Guide]] = {
         (
             ("top", "watch the daemon; q ends it"),
             ("top --interval 5", "update every five seconds"),
-            ("top --count 1 --json", "once, as a JSON document"),
+            ("top --count 1 --json", "print the figures once, as a JSON document"),
         ),
     ),
     "host": Guide(
         "daemon.md",
         (
             ("host start", "start the daemon"),
-            ("host status", "show its clients, models and calls"),
-            ("host logs --follow", "follow its log"),
+            ("host status", "show the daemon's clients, models and calls"),
+            ("host logs --follow", "follow the daemon's log"),
         ),
     ),
     "cache": Guide(
         "cache.md",
         (
             ("cache list", "list the entries"),
-            ("cache verify", "check every byte"),
+            ("cache verify", "compare every byte with its hash"),
             ("cache prune --unused-days 30", "remove entries that were not used for a month"),
         ),
     ),
@@ -263,7 +266,7 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "errors.md",
         (
             ("crashes", "list the reports"),
-            ("crashes show", "show the newest one"),
+            ("crashes show", "show the newest report"),
             ("crashes path", "print the folder of the reports"),
         ),
     ),
@@ -271,8 +274,8 @@ GUIDES: Final[Mapping[str, Guide]] = {
         "errors.md",
         (
             ("quarantine", "list models that kept killing hosts"),
-            ("quarantine clear --all", "try them again"),
-            ("quarantine list --json", "as a JSON document"),
+            ("quarantine clear --all", "allow all of these models again"),
+            ("quarantine list --json", "print a JSON document"),
         ),
     ),
 }

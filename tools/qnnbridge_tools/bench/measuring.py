@@ -440,9 +440,7 @@ def specification(session: InferenceSession) -> dict[str, Any]:
 
 
 def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return the call with inputs and outputs in shared memory, as an application makes it that fills the arrays
-    itself.
-    """
+    """Return the call with inputs and outputs in shared memory, which an application would fill itself."""
     import numpy as np
 
     lying: dict[str, Any] = {}

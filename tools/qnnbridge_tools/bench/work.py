@@ -125,7 +125,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
 
 
 def crowds(call: Callable[[], Any], sizes: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
-    """Return the median of calls per second by number of threads. The numbers take turns in each round."""
+    """Return the median of calls per second by number of threads. Each round measures every number once."""
     taken: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:

@@ -48,7 +48,7 @@ def show(
     key: Annotated[str, typer.Argument(metavar="KEY", help="A key, the beginning of a key, or a model name.")],
     as_json: AsJson = False,
 ) -> None:
-    """Show one entry: its model, options and versions, or why it was set aside."""
+    """Show one entry: its model and options, or why it was set aside."""
     from qnnbridge_tools.cache import entries
 
     _, facts = _gather()

@@ -61,7 +61,7 @@ class PulledFolder:
     """Folder of a pulled model.
 
     Args:
-        record: ``None`` for an unfinished download.
+        record: the record in the folder; ``None`` for an unfinished download.
     """
 
     folder: Path

@@ -139,7 +139,7 @@ def _set_up(options: SetupOptions, purpose: Purpose, ask: Ask | None, *, dry_run
     info = carry_out(plan, _say, _detail)
     _say("Examining the new host")
     if plan.engine != "wheel":
-        # Set the variables for the doctor, because with --no-config the file lacks the engine.
+        # Set the variables for the doctor, because with --no-config the configuration does not contain the engine.
         os.environ.update(plan.variables)
     # The known-wrong table was measured in the simulator, so only a real NPU needs to be measured.
     found = examined(SurveyOptions(host_python=str(plan.python), numbers=info.machine == "ARM64"))[0]

@@ -113,7 +113,7 @@ def _own(source: Source, extra: str) -> list[str]:
         return [f"{PACKAGE}{extra}=={__version__}"]
     if source.editable:
         return ["--editable", f"{source.path}{extra}"]
-    # Syntax of PEP 508 for extras of a file.
+    # Use the syntax of PEP 508 for an extra of a local path.
     return [f"{PACKAGE}{extra} @ {source.path.as_uri()}"]
 
 

@@ -353,7 +353,8 @@ def _linux(facts: Facts) -> Iterator[Finding]:
             "this user may not open the NPU's device",
             *driver.closed_nodes,
             fix=Remedy(
-                "Join the group that may open the device, then log in (or write a udev rule for /dev/fastrpc-*).",
+                "Join the group that may open the device, then log in again "
+                "(or write a udev rule for /dev/fastrpc-*).",
                 ("sudo usermod -aG render $USER",),
             ),
         )
