@@ -210,7 +210,7 @@ def test_a_model_that_changed_during_the_compilation_is_compiled_again_from_a_co
     assert len(tried) == 2
     assert tried[1] != str(path)
     job = dataclasses.replace(job, source=job.source._replace(path=None))  # given as bytes: nothing to copy
-    with pytest.raises(ModelChanged, match="again and again"):
+    with pytest.raises(ModelChanged, match="keeps writing"):
         compiler.compile_together([job], str(tmp_path), order)
 
 

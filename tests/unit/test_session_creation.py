@@ -162,7 +162,7 @@ def test_a_model_that_was_replaced_and_restored_during_loading_is_loaded_again(
     maker = SessionMaker(native, HELLO)  # type: ignore[arg-type]
     creation = creation_of()._replace(source=ModelSource.open(str(native.path), "."))
     if made == closed:
-        with pytest.raises(ModelChanged, match="again and again"):
+        with pytest.raises(ModelChanged, match="keeps writing"):
             maker._native(creation, None)
     else:
         assert maker._native(creation, None)[1] is INFO
