@@ -82,7 +82,7 @@ def test_arrays_that_are_not_an_input_are_reported_and_not_used(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [
-        ({"X": array(1, 3, 4)}, ('no array "x"', "It has X")),
+        ({"X": array(1, 3, 4)}, ('no array "x"', "The file has X")),
         ({"x": array(1, 3, 4, dtype=np.float64)}, ('input "x" is float64', "expects float32")),
         ({"x": array(1, 3, 4, dtype=np.uint8)}, ('input "x" is uint8', "astype")),
         ({"x": array(1, 3, 5)}, ("shape 1x3x5", "expects 1x3x4")),
