@@ -37,7 +37,7 @@ def test_an_unknown_chip_is_refused_with_examples(text: str) -> None:
 
 
 def test_a_name_that_two_kinds_of_chips_share_is_refused() -> None:
-    with pytest.raises(OptionError, match="is not one chip"):
+    with pytest.raises(OptionError, match="stands for several chips"):
         read_chip("Gen 3")
 
 
