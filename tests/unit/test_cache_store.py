@@ -70,10 +70,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a flipped byte at the end": (lambda f: flip(f / BLOB, -1), "has changed since"),
     "a flipped byte in the .onnx": (lambda f: flip(f / MODEL, 3), "has changed since"),
     "a zeroed page": (lambda f: (f / BLOB).write_bytes(bytes(4000)), "has changed since"),
-    "another blob of the same size": (
-        lambda f: (f / BLOB).write_bytes(b"blub" * 1000),
-        "has changed since",
-    ),
+    "another blob of the same size": (lambda f: (f / BLOB).write_bytes(b"blub" * 1000), "has changed since"),
     "a truncated blob": (lambda f: os.truncate(f / BLOB, 3999), "3999 bytes instead of 4000"),
     "an empty blob": (lambda f: os.truncate(f / BLOB, 0), "0 bytes instead of 4000"),
     "a longer blob": (lambda f: os.truncate(f / BLOB, 4001), "4001 bytes instead of 4000"),
