@@ -20,8 +20,10 @@ from typing import IO, Annotated, Final
 
 import typer
 
+from qnnbridge_os.missing import why_missing
 from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import NoSuchFile
 from qnnbridge_protocol.visible import visible
 from qnnbridge_tools import output, personal
 from qnnbridge_tools.command_line import command
@@ -72,6 +74,8 @@ def report(
 ) -> None:
     """Write one file for a bug report. Personal paths, names and tokens are replaced."""
     place = OutputFile(to, overwrite=overwrite, inputs=() if model is None else (model,))
+    if model is not None and not model.exists():
+        raise NoSuchFile(f"There is no model file {model}.", **why_missing(model))
 
     def run(arguments: Sequence[str]) -> Outcome:
         if sys.stderr is not None and sys.stderr.isatty():
