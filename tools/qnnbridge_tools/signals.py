@@ -40,3 +40,4 @@ def end(child: subprocess.Popen[Any]) -> None:
         child.wait(_END_S)
         return
     child.kill()
+    child.wait()
