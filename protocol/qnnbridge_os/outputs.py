@@ -13,11 +13,13 @@ Safe from any thread and process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import shutil
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -52,6 +54,8 @@ class OutputFile:
         # Stored because `sys.stdout` may be redirected to another stream while the result is written.
         self._stdout = sys.stdout if self._descriptor == 1 else None
         self.check()
+        if not self.written_through:
+            check_folder(self.place.parent, self.path)
 
     @property
     def written_through(self) -> bool:
@@ -158,15 +162,48 @@ def is_stdout(path: str | os.PathLike[str]) -> bool:
     return _descriptor_of(os.fspath(path)) == 1
 
 
+def check_folder(folder: str | os.PathLike[str], shown: str | os.PathLike[str]) -> None:
+    """Raise `OptionError` if no file can be created in a folder, or in the folder in which it will be created.
+
+    Called before the work, which can take minutes. shown: the path that the user gave.
+    """
+    place = os.path.abspath(folder)
+    while not os.path.exists(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    try:
+        # The system refuses names that are too long or invalid.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            os.lstat(shown)
+        if not os.path.isdir(place):
+            raise OptionError(f"{shown} cannot be written.", cause=f"{place} is a file.", fix="Give another path.")
+        with tempfile.TemporaryFile(prefix=TEMPORARY, dir=place) as file:
+            # A full disk has room for an empty file.
+            file.write(b"\0")
+            file.flush()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EFBIG)
+        raise OptionError(
+            f"{shown} cannot be written.",
+            cause=f"No file can be created in {place}: {reason}.",
+            fix="Free some space, or choose a folder on another disk."
+            if full
+            else "Choose another folder, or change its permissions.",
+        ) from None
+
+
 def place_of_several(path: str) -> str:
     """Return the path, with links resolved, for a result that consists of several files next to each other.
 
     Raises:
-        OptionError: the path is `-`, a device or a pipe, so no file can be written next to it.
+        OptionError: the path is `-`, a device or a pipe, so no file can be written next to it; or its folder cannot
+            be written.
     """
     kind = _kind(Path(path))
     if _descriptor_of(path) is None and (kind is None or stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-        return os.path.realpath(path) if os.path.islink(path) else path
+        real = os.path.realpath(path) if os.path.islink(path) else path
+        check_folder(real if os.path.isdir(real) else os.path.dirname(os.path.abspath(real)), path)
+        return real
     raise OptionError(
         f"{path} cannot be the destination of this result.",
         cause="The result has several files, which are written next to each other.",

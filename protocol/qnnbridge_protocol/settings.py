@@ -91,7 +91,7 @@ MAX_BYTES: Final = 10 * 1024**3
 MIN_MODEL_BYTES: Final = 16 * 1024
 
 _OFF: Final = frozenset(("0", "off", "no", "false"))
-_SIZE: Final = r"\s*(\d+)\s*([kmgt]?)(?:i?b)?\s*"
+_SIZE: Final = r"\s*([0-9]{1,18})\s*([kmgt]?)(?:i?b)?\s*"
 _FACTORS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 

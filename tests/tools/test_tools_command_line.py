@@ -157,7 +157,7 @@ def test_wrong_usage_exits_with_2_and_an_error_on_stderr(arguments: list[str]) -
     [
         (["run", "none.onnx"], "There is no model file none.onnx."),
         (["run", __file__, "--input", "x"], "not of the form NAME=FILE.npy"),
-        (["run", __file__, "--dim", "x=0"], "a size of at least 1"),
+        (["run", __file__, "--dim", "x=0"], "with a size from 1 to 2147483647"),
         (["run", __file__, "--provider-option", "x"], "not of the form KEY=VALUE"),
         (["run", __file__, "--input", "x=none.npy"], "There is no file none.npy."),
     ],
@@ -258,8 +258,9 @@ def test_output_to_a_full_disk_is_reported_in_one_sentence(command: list[str]) -
     assert "Exception ignored" not in result.stderr
 
 
-def test_an_interrupt_during_the_import_of_commands_prints_no_traceback(tmp_path: Path) -> None:
-    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
+@pytest.mark.parametrize("module", ["typer", "json"])
+def test_an_interrupt_during_the_import_of_commands_prints_no_traceback(module: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt\n", encoding="utf-8")
     paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     ended = in_a_process("versions", PYTHONPATH=paths)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "Interrupted.\n")

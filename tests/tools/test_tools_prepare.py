@@ -33,7 +33,16 @@ from qnnbridge_models.prepare import PrepareOptions, prepare_model
 from qnnbridge_models.prepare.preparation import StepResult
 from qnnbridge_models.prepare.preparer import shipped_numbers, was_measured
 from qnnbridge_os.files import TEMPORARY
-from qnnbridge_protocol.errors import BridgeError, Busy, DeadlineExceeded, DeviceReset, EPFail, HostCrashed
+from qnnbridge_protocol.errors import (
+    BridgeError,
+    Busy,
+    DeadlineExceeded,
+    DeviceReset,
+    EPFail,
+    HostCrashed,
+    ModelError,
+    OptionError,
+)
 from qnnbridge_protocol.model_records import JudgedNumbers
 from qnnbridge_tools.sessions import ProviderSession
 
@@ -470,6 +479,47 @@ def test_a_folder_of_another_model_is_not_changed(copy: Path) -> None:
     assert result.returncode == 2
     assert "contains the prepared model m.onnx" in result.output
     assert (copy / "out/manifest.json").exists()
+
+
+def test_a_call_that_fails_in_its_first_step_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise ModelError("refused")
+
+    monkeypatch.setattr("qnnbridge_models.prepare.preparer.fix_model", fails)
+    model = models.saved(verify_models.free_batch(), tmp_path / "m.onnx")
+    result = prepare(model, "-o", tmp_path / "new" / "out", *BATCH)
+    assert "refused" in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_whole", "refused"),
+    [
+        (["fix"], True, ""),
+        (["fix", "compile 60"], True, "contains the prepared model a.onnx"),
+        (["fix"], False, "contains the unfinished work of qnnbridge prepare on the model a.onnx"),
+    ],
+    ids=["nothing compiled", "compiled", "interrupted"],
+)
+def test_a_folder_in_which_nothing_was_compiled_can_be_used_for_another_model(
+    steps: list[str], is_whole: bool, refused: str, tmp_path: Path
+) -> None:
+    with journals.opened(tmp_path / "out", "a.onnx") as journal:
+        for step in steps:
+            name = f"{step[:3]}.onnx"
+            (tmp_path / "out" / name).write_text(step)
+            journal.finish(step, "key", [name], {}, 1.0)
+        if is_whole:
+            (tmp_path / "out" / "manifest.json").write_text("{}")
+    if refused:
+        with pytest.raises(OptionError, match=refused), journals.opened(tmp_path / "out", "b.onnx"):
+            pass
+        assert (tmp_path / "out" / "fix.onnx").exists()
+        return
+    with journals.opened(tmp_path / "out", "b.onnx"):
+        assert not (tmp_path / "out" / "fix.onnx").exists()
 
 
 def test_a_journal_cannot_refer_to_files_outside_of_its_folder(tmp_path: Path) -> None:

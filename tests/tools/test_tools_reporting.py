@@ -11,7 +11,6 @@ import sys
 import pytest
 import typer
 from tests import needs
-from tests.fakes.commands import qnnbridge
 
 from qnnbridge_os.files import TEMPORARY
 from qnnbridge_protocol import errors
@@ -105,22 +104,6 @@ def test_a_full_disk_behind_stdout_is_reported_without_a_traceback_with_json_too
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["host", "stop", "--drain", "nan"], "--drain nan"),
-        (["host", "restart", "--drain", "inf"], "--drain inf"),
-        (["top", "--interval", "inf"], "--interval inf"),
-        (["serve", "--timeout", "nan"], "--timeout nan"),
-        (["serve", "--drain", "nan"], "--drain nan"),
-    ],
-)
-def test_a_timeout_that_is_not_a_number_is_bad_input(arguments: list[str], words: str) -> None:
-    done = qnnbridge(*arguments)
-    assert done.returncode == 2
-    assert f"{words} is not a number of seconds" in done.stderr
 
 
 def test_a_closed_pipe_is_handled_by_the_command_line_library() -> None:

@@ -117,7 +117,10 @@ class QuantizeSettings:
         typer.Option(help="Calibration method: how to compute ranges from the samples."),
     ] = "minmax"
     percentile: Annotated[
-        float, typer.Option(metavar="P", help="For --method percentile: percentage of values inside the range.")
+        float,
+        typer.Option(
+            min=50, max=100, metavar="P", help="For --method percentile: percentage of values inside the range."
+        ),
     ] = 99.999
     exclude: Annotated[
         tuple[str, ...],
@@ -129,7 +132,12 @@ class QuantizeSettings:
     ] = ()
     target_snr: Annotated[
         float | None,
-        typer.Option(metavar="DB", help="Keep the worst layers in 16 bits or float until each output reaches DB."),
+        typer.Option(
+            min=0,
+            max=MOST_TARGET_DB,
+            metavar="DB",
+            help="Keep the worst layers in 16 bits or float until each output reaches DB.",
+        ),
     ] = None
     search_timeout_s: Annotated[
         float,
@@ -276,8 +284,9 @@ class QnnCheckCommand:
     def options(self) -> QnnHostOptions | None:
         if self.check_qnn is False:
             return None
-        # With None the check is optional: missing QNN only causes a note.
-        return QnnHostOptions(self.provider_options, self.host_python, self.timeout, bool(self.check_qnn))
+        # With None the check is optional: missing QNN only causes a note, unless the user chose the host.
+        required = bool(self.check_qnn) or self.host_python is not None
+        return QnnHostOptions(self.provider_options, self.host_python, self.timeout, required)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ functions: they load numpy and partly onnx and onnxruntime, which would slow dow
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -181,7 +182,7 @@ def optimize(
     from qnnbridge_protocol.errors import OptionError
 
     # Compare the user's paths here: below, `on_copy` may be a temporary copy.
-    if target.exists() and model.exists() and target.samefile(model):
+    if os.path.exists(target) and model.exists() and target.samefile(model):
         raise OptionError("OUT is the same file as MODEL.", fix="Give another file: MODEL is never changed.")
     with ShownProgress() as progress, sizes.of(model) as (on_copy, left):
         result = optimize_model(

@@ -87,7 +87,7 @@ class PrepareJournal:
     def read(self) -> None:
         """Read the journal. Ignore a damaged journal, so that all steps run again.
 
-        Raise `OptionError` if the journal is about another model.
+        Raise `OptionError` if the journal is about another model, unless no compilation of it succeeded.
         """
         try:
             found = json.loads((self.folder / JOURNAL_NAME).read_text(encoding="utf-8"))
@@ -100,17 +100,24 @@ class PrepareJournal:
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
-        if source_name != self._source_name:
+        # Drop entries with files outside of the folder: removing an entry removes its files, and a damaged journal
+        # must not remove other files.
+        entries = {
+            name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
+        }
+        whole = (self.folder / COMPLETION_FILES[0]).exists()
+        is_failed = whole and not any(name.split()[0] == "compile" for name in entries)
+        if source_name != self._source_name and not is_failed:
+            what = "the prepared model" if whole else "the unfinished work of qnnbridge prepare on the model"
             raise OptionError(
-                f"{self.folder} contains the prepared model {source_name}.",
+                f"{self.folder} contains {what} {source_name}.",
                 cause=f"{self._source_name} is a different model.",
                 fix="Give another folder, or remove this folder.",
             )
-        # Drop entries with files outside of the folder: removing an entry removes its files, and a damaged journal
-        # must not remove other files.
-        self._entries = {
-            name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
-        }
+        self._entries = entries
+        if source_name != self._source_name:
+            # Nothing was compiled, so the folder has nothing to ship.
+            self.keep_only(())
 
     def finished(self, step: str, key: str) -> JournalEntry | None:
         """Return the entry of a step if it is still valid."""
@@ -169,6 +176,16 @@ class PrepareJournal:
         except OSError:
             return False
 
+    def drop_if_empty(self) -> None:
+        """Remove the journal if no step was finished and the folder contains no other file."""
+        if self._entries:
+            return
+        with contextlib.suppress(OSError):
+            others = set(os.listdir(self.folder)) - {JOURNAL_NAME, LOCK_NAME}
+            for name in others:
+                (self.folder / name).rmdir()  # fails unless it is an empty folder
+            (self.folder / JOURNAL_NAME).unlink()
+
     def write(self) -> None:
         document = {
             "schema": SCHEMA,
@@ -178,14 +195,8 @@ class PrepareJournal:
         write_whole(self.folder / JOURNAL_NAME, json.dumps(document, indent=1, ensure_ascii=True))
 
 
-@contextlib.contextmanager
-def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
-    """Open the journal of a folder, with a lock against other processes.
-
-    Raises:
-        OptionError: the folder contains files that `prepare` did not create, or another model.
-        Busy: another `prepare` uses the folder.
-    """
+def refuse_other_files(folder: Path) -> None:
+    """Raise `OptionError` if the folder contains files that `prepare` did not create, or is a file."""
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file.", fix="Give a folder for the result: -o FOLDER.")
     if (
@@ -198,6 +209,18 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
             cause="Its files could be mistaken for files to ship.",
             fix="Give a new or empty folder.",
         )
+
+
+@contextlib.contextmanager
+def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
+    """Open the journal of a folder, with a lock against other processes.
+
+    Raises:
+        OptionError: the folder contains files that `prepare` did not create, or another model.
+        Busy: another `prepare` uses the folder.
+    """
+    refuse_other_files(folder)
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     held = try_hold(folder / LOCK_NAME)
     if held is None:
@@ -205,9 +228,11 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
             f"Another qnnbridge prepare is using {folder}.",
             fix="Wait until the other command ends, or give another folder.",
         )
+    found = None
     try:
         journal = PrepareJournal(folder, source_name)
         journal.read()
+        found = journal
         # Remove leftovers only under the lock: unfinished files of another running process are not leftovers.
         _sweep(folder)
         # Write the journal before the first step, so that the folder is recognised even if this step is
@@ -217,7 +242,12 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
     finally:
         # Remove leftovers again, because the compiler process of a killed run may have ended only now.
         _sweep(folder)
+        if found is not None:
+            found.drop_if_empty()
         held.release(remove=True)
+        for path in new_folders:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # succeeds only if it is empty
 
 
 def key_of(step: str, **went_in: Any) -> str:

@@ -130,7 +130,7 @@ def read_token(path: Path) -> bytes:
             # Status of the open file: the path could refer to another file by now.
             status = os.fstat(file.fileno())
             text = file.read(MOST_BYTES + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"There is no token file {path}.", **why_missing(path, _HOW)) from None
     except OSError as error:
         raise OptionError(f"The token file {path} cannot be read.", cause=error.strerror) from None
@@ -289,24 +289,9 @@ def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[s
     return {name: arguments.read_bucket_sizes(given) for name, given in by_name.items()}
 
 
-def read_size(text: str) -> int:
-    """Parse a size in bytes, such as the value of `--max-request`. Raise `OptionError`."""
-    from qnnbridge_protocol.settings import parse_size
-
-    size = parse_size(text)
-    if not size:
-        raise OptionError(f'--max-request "{text}" is not a size.', fix="Give bytes, or for example 500M or 2G.")
-    return size
-
-
-def _seconds(option: str, seconds: float) -> float:
-    arguments.check_seconds(option, seconds)
-    return seconds
-
-
-def _limit(option: str, seconds: float) -> float | None:
+def _limit(seconds: float) -> float | None:
     """Return the seconds, or ``None`` for 0, which means no limit."""
-    return _seconds(option, seconds) or None
+    return seconds or None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -350,7 +335,6 @@ class MediaLimits:
     most_seconds: Annotated[
         float,
         typer.Option("--max-audio", min=0, metavar="S", help="Seconds of all recordings of a request."),
-        Read(functools.partial(_seconds, "--max-audio"), float),
     ] = 300
     most_parts: Annotated[
         int, typer.Option("--max-media", min=0, metavar="N", help="Pictures and recordings of a request.")
@@ -387,7 +371,7 @@ class ServiceLimits:
     timeout_s: Annotated[
         float | None,
         typer.Option("--timeout", min=0, metavar="S", help="Time limit of a request in seconds; 0 for no limit."),
-        Read(functools.partial(_limit, "--timeout"), float),
+        Read(_limit, float),
     ] = 60
     answer_timeout_s: Annotated[
         float | None,
@@ -397,12 +381,12 @@ class ServiceLimits:
             metavar="S",
             help="Time limit of an answer of --llm or --speech in seconds; 0 for no limit.",
         ),
-        Read(functools.partial(_limit, "--answer-timeout"), float),
+        Read(_limit, float),
     ] = 600
     most_bytes: Annotated[
         int,
         typer.Option("--max-request", metavar="SIZE", help="Largest request: 500M, 2G."),
-        Read(read_size, str, "256M"),
+        Read(functools.partial(arguments.read_size, "--max-request"), str, "256M"),
     ] = 256 << 20
     threads: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Requests in the host at once.")] = 8
     queue: Annotated[int, typer.Option(min=0, metavar="N", help="Requests that wait; more are refused.")] = 256
@@ -419,7 +403,7 @@ class ServiceLimits:
     kept_bytes: Annotated[
         int,
         typer.Option("--keep-bytes", metavar="SIZE", help="Memory limit of all generators' KV caches: 500M, 8G."),
-        Read(read_size, str, "4G"),
+        Read(functools.partial(arguments.read_size, "--keep-bytes"), str, "4G"),
     ] = 4 << 30
     kept_responses: Annotated[
         int,
@@ -492,7 +476,6 @@ class ServeOptions:
     drain_s: Annotated[
         float,
         typer.Option("--drain", min=0, metavar="S", help="Seconds to let running requests finish at shutdown."),
-        Read(functools.partial(_seconds, "--drain"), float),
     ] = 30
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Serve the other models if one cannot be loaded at the start.")

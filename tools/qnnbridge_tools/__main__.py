@@ -9,21 +9,31 @@ from __future__ import annotations
 import os
 import sys
 
-from qnnbridge_tools import output
+EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the command; return its exit code."""
     if sys.argv[1:2] == ["exec"]:
-        return _command()  # The program itself handles errors of its output, such as a closed pipe.
+        return _command()  # The program itself handles signals and errors of its output, such as a closed pipe.
     # Some commands run ONNX Runtime in this process, whose telemetry would leave a file (`.ses`). Hosts set this
     # variable, too.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
-        return output.guarded(_command)
+        # Import here, because Ctrl+C during an import at the top of this module would print a stack trace.
+        from qnnbridge_tools import output, signals
+
+        with signals.ended_by_signals():
+            code = output.guarded(_command)
     except KeyboardInterrupt:  # Ctrl+C while commands are imported or output is flushed
+        code = EXIT_INTERRUPTED
         print("Interrupted.", file=sys.stderr)
-        return 130
+    if code == EXIT_INTERRUPTED:
+        import signal
+
+        # The command has ended. Another Ctrl+C during the shutdown of the interpreter would print a stack trace.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
 
 
 def _command() -> int:
@@ -34,6 +44,8 @@ def _command() -> int:
     try:
         from qnnbridge_tools.cli import main as commands
     except ImportError as error:
+        from qnnbridge_tools import output
+
         return output.report_incomplete(error)
     return commands()
 

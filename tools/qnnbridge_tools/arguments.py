@@ -85,15 +85,14 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
     for text in texts:
         # Split at the last equals sign, because the name of a dimension may contain one.
         name, equals, size_text = text.rpartition("=")
-        # `isdigit` would also accept superscripts, which `int` rejects.
-        if not equals or not name or not size_text.isdecimal() or not int(size_text):
+        if not equals or not name or not _is_size(size_text):
             if equals and size_text == "SIZE":
                 raise OptionError(
                     f'--dim "{text}" has no size yet.',
                     fix="Replace SIZE with a whole number: the size with which you use the model.",
                 )
             raise OptionError(
-                f'--dim "{text}" is not of the form NAME=SIZE with a size of at least 1.',
+                f'--dim "{text:.200}" is not of the form NAME=SIZE with a size from 1 to {MOST_SIZE}.',
                 fix="Give the name of the free dimension, or the input and axis: --dim batch=1 or --dim x:0=1.",
             )
         sizes[name] = int(size_text)
@@ -109,7 +108,7 @@ def read_shapes(texts: Iterable[str]) -> dict[str, list[int | None]]:
         words = re.split(r"[,x]", sizes) if sizes else []
         if not equals or not name or not all(word == "?" or _is_size(word) for word in words):
             raise OptionError(
-                f'--shape "{text}" is not of the form INPUT=SIZE,SIZE,... with sizes of at least 1.',
+                f'--shape "{text:.200}" is not of the form INPUT=SIZE,SIZE,... with sizes from 1 to {MOST_SIZE}.',
                 fix="Give the input and all of its sizes: --shape x=1,3,48,192. ? keeps the size of an axis.",
             )
         if name in read:
@@ -154,7 +153,9 @@ def _number(word: str) -> float:
         return float(word)
 
 
-# Limit for the combinations of sizes, because each one is compiled as a separate model.
+# Largest size of a dimension, as for buckets of a session.
+MOST_SIZE = 2**31 - 1
+# Limit for the combinations of sizes, because each combination is compiled as a separate model.
 MOST_BUCKETS = 256
 
 
@@ -166,7 +167,8 @@ def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
         words = given.split(",")
         if not equals or not name or name in sizes or not all(_is_size(word) for word in words):
             raise OptionError(
-                f'--bucket "{text}" is not of the form NAME=SIZE,SIZE,... or repeats a dimension.',
+                f'--bucket "{text:.200}" is not of the form NAME=SIZE,SIZE,... with sizes from 1 to {MOST_SIZE}, '
+                "or repeats a dimension.",
                 fix="Give a free dimension and its sizes: --bucket seq=16,32,64.",
             )
         # Remove duplicates: a size that is given twice would be compiled twice, into one file.
@@ -186,7 +188,8 @@ def read_buckets(texts: Iterable[str]) -> list[dict[str, int]]:
 
 
 def _is_size(word: str) -> bool:
-    return word.isascii() and word.isdigit() and int(word) > 0
+    # Compare the length first, because `int` refuses thousands of digits.
+    return word.isascii() and word.isdigit() and len(word) <= len(str(MOST_SIZE)) and 1 <= int(word) <= MOST_SIZE
 
 
 def read_chip(text: str) -> int:
@@ -197,10 +200,10 @@ def read_chip(text: str) -> int:
     if known is not None:
         return known.number
     # Accept every number, because the chip may be newer than the table.
-    if text.strip().isascii() and text.strip().isdecimal() and int(text):
+    if _is_size(text.strip()):
         return int(text)
     raise OptionError(
-        f'--soc-model "{text}" is neither a number nor the name of a chip.',
+        f'--soc-model "{text:.200}" is neither a number nor the name of a chip.',
         fix=f'Give one of {known_chips_text()}, or a product name such as "X Elite".',
     )
 
@@ -223,16 +226,14 @@ def refuse_together(what: str, given: Mapping[str, bool]) -> None:
         raise OptionError(f"{what} does not go with {option}.", fix=f"Omit {option}.")
 
 
-def check_number(option: str, number: float | None) -> None:
-    """Raise `OptionError` for nan and infinity, which pass the range check of an option."""
-    if number is not None and not math.isfinite(number):
-        raise OptionError(f"{option} {number:g} is not a finite number.")
+def read_size(option: str, text: str, least: int = 1) -> int:
+    """Read a size in bytes, such as 500M. Raise `OptionError`."""
+    from qnnbridge_protocol.settings import parse_size
 
-
-def check_seconds(option: str, seconds: float | None) -> None:
-    """Raise `OptionError` for nan and infinity, which pass the range check of an option."""
-    if seconds is not None and not math.isfinite(seconds):
-        raise OptionError(f"{option} {seconds:g} is not a number of seconds.")
+    size = parse_size(text)
+    if size is None or size < least:
+        raise OptionError(f'{option} "{text:.40}" is not a size.', fix="Give bytes, or a size such as 500M or 2G.")
+    return size
 
 
 def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
@@ -267,6 +268,7 @@ _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SI
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
 # What session errors suggest for a dimension without a name, because sessions accept sizes only by name.
 _EXPORT = re.compile(r"Export the model with fixed shapes(?: \(those .*?=SIZE\"?\))?")
+_TIMEOUT = re.compile(r"(?<!-)\btimeout=(?!\w)")
 _ON_CPU = re.compile(r"\b(?:([Cc])reate the session with|allow) fallback=(['\"])cpu\2")
 _REWRITTEN = re.compile(
     r"\b([Cc])reate the session with fix=(?:True|\{'constants': \{[^}]*\}\}), or (?:to )?run(?: once)?:"
@@ -359,6 +361,9 @@ def use_options_in_fix(error: BridgeError, options: Container[str]) -> None:
     fix = _REWRITTEN.sub(lambda call: "Run:" if call[1] == "C" else "run:", error.fix)
     if "--fallback" in options:
         fix = _ON_CPU.sub(lambda call: "Add --fallback cpu" if call[1] == "C" else "add --fallback cpu", fix)
+    if "--timeout" in options:
+        fix = _TIMEOUT.sub("--timeout", fix).replace("(--timeout, --timeout)", "(--timeout)")
+        fix = fix.replace("the time limit, or start the host beforehand with Host.start()", "--timeout")
     if "--dim" in options:
         fix = _OVERRIDE.sub(lambda call: _option(call[2]), fix)
         fix = fix.replace(" in the session options: --dim", ": --dim")

@@ -225,6 +225,7 @@ def wrap_binary(
         ContextUnusable: the binary cannot be read, or ONNX Runtime cannot run it.
         CompileFailed: a file cannot be written, or it exists already.
     """
+    place_of_several(os.fspath(target))
     facts = gather(binary, host_python=host_python)
     if facts.unread is not None:
         raise facts.unread

@@ -20,10 +20,12 @@ from typing import IO, Annotated, Final
 
 import typer
 
+from qnnbridge_os.missing import why_missing
 from qnnbridge_os.outputs import OutputFile, is_stdout
 from qnnbridge_protocol import __version__
+from qnnbridge_protocol.errors import NoSuchFile
 from qnnbridge_protocol.visible import visible
-from qnnbridge_tools import output, personal
+from qnnbridge_tools import output, personal, signals
 from qnnbridge_tools.command_line import command
 from qnnbridge_tools.options import OverwriteFile
 
@@ -72,6 +74,8 @@ def report(
 ) -> None:
     """Write one file for a bug report. Personal paths, names and tokens are replaced."""
     place = OutputFile(to, overwrite=overwrite, inputs=() if model is None else (model,))
+    if model is not None and not model.exists():
+        raise NoSuchFile(f"There is no model file {model}.", **why_missing(model))
 
     def run(arguments: Sequence[str]) -> Outcome:
         if sys.stderr is not None and sys.stderr.isatty():
@@ -133,15 +137,18 @@ def run_command(arguments: Sequence[str], timeout: float) -> Outcome:
         code, problem = None, ""
         try:
             # Run the module, because the script `qnnbridge` need not be on the PATH.
-            code = subprocess.run(
+            child = subprocess.Popen(
                 [sys.executable, "-m", "qnnbridge_tools", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 env=environment,
-                timeout=timeout,
-                check=False,
-            ).returncode
+            )
+            try:
+                code = child.wait(timeout)
+            except BaseException:
+                signals.end(child)
+                raise
         except subprocess.TimeoutExpired:
             problem = f"the command did not end within {timeout:g} s"
         except OSError as error:

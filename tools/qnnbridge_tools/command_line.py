@@ -12,11 +12,13 @@ command line loads this module.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
 import importlib
 import inspect
+import math
 import operator
 import os
 import sys
@@ -35,6 +37,9 @@ from qnnbridge_tools import reporting
 WORDS: Final[Any] = tuple[str, ...]
 # Metadata of a field that is not an option: it keeps its default.
 APART: Final[Mapping[str, bool]] = {"apart": True}
+# Largest numbers of options without a limit of their own: messages to the host contain integers of 64 bits, and
+# systems wait for a limited time.
+MOST: Final[Mapping[Any, float]] = {int: 10**12, float: 1e9}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -107,6 +112,7 @@ def _part(name: str, hint: Any, default: Any) -> _Part:
         hint = read.given
         default = () if read.given is WORDS else read.default if read.default is not None else default
     hint, written, default = _written(hint, default)
+    notes = [_limited(hint, note) for note in notes]
     # `Annotated[hint, *notes]` is a syntax error before Python 3.11.
     annotation = operator.getitem(Annotated, (hint, *notes)) if notes else hint
     # Use keyword-only parameters, which may follow parameters with a default without having one.
@@ -114,6 +120,33 @@ def _part(name: str, hint: Any, default: Any) -> _Part:
     if read is None:
         return _Part((parameter,), lambda given: written(given[name]))
     return _Part((parameter,), lambda given: read.value(written(given[name])))
+
+
+def _limited(hint: Any, note: Any) -> Any:
+    """Return the declaration of an option. If its type is a number, it refuses NaN and numbers out of range."""
+    kind = next((kind for kind in MOST if hint is kind or kind in typing.get_args(hint)), None)
+    if kind is None:
+        return note
+    kept: Any = copy.copy(typer.main.get_click_type(annotation=kind, parameter_info=note))
+    least = note.min if note.min is not None else -MOST[kind]
+    most = note.max if note.max is not None else MOST[kind]
+    form = "a whole number" if kind is int else "a number"
+
+    def convert(value: Any, parameter: Any, context: Any) -> Any:
+        try:
+            number = kind(value)
+        except ValueError:  # also for an integer of more digits than Python converts
+            number = math.nan
+        # The comparison is false for NaN.
+        if not least <= number <= most:
+            kept.fail(f"{value!r:.40} is not {form} from {least:,.15g} to {most:,.15g}.", parameter, context)
+        return number
+
+    # Keep the type of typer, which shows the declared limits in the help.
+    kept.convert = convert
+    limited = copy.copy(note)
+    limited.click_type = kept
+    return limited
 
 
 def _of_record(record: Any, read: Read | None) -> _Part:
@@ -213,7 +246,7 @@ def _read(path: Path) -> dict[str, Any]:
     toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         return dict(toml.loads(path.read_text(encoding="utf-8-sig")))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         from qnnbridge_os.missing import why_missing
 
         fix = "Give the path of a TOML file: --config FILE."

@@ -194,10 +194,8 @@ def top(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document, once.")] = False,
 ) -> None:
     """Watch the daemon: clients, models, calls per second, latencies. q ends it."""
-    from qnnbridge_tools.arguments import check_seconds
     from qnnbridge_tools.top import watch
 
-    check_seconds("--interval", interval)
     watch(interval, order, rounds, as_json)
 
 

@@ -122,7 +122,7 @@ def _array(archive: np.lib.npyio.NpzFile, key: str, path: Path) -> npt.NDArray[A
 def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
     try:
         loaded = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise OptionError(f"There is no file {path}.", **why_missing(path)) from None
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         # Replace numpy's message about other files, which explains how to load pickled data.

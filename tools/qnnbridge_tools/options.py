@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import typer
 
 from qnnbridge_host.graph.shapes import Dimensions
-from qnnbridge_protocol.errors import OptionError
 from qnnbridge_tools import arguments
 from qnnbridge_tools.command_line import Read, load_config
 
@@ -342,7 +341,9 @@ class CompileRequest:
         ),
     ] = True
     soc_models: SocModels = ()
-    htp_arch: Annotated[int | None, typer.Option(metavar="N", help="The NPU's architecture: 73.")] = None
+    htp_arch: Annotated[
+        int | None, typer.Option(min=1, max=999, metavar="N", help="The NPU's architecture: 73.")
+    ] = None
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
     sizes: Sizes = dataclasses.field(default_factory=Sizes)
     fallback: Annotated[
@@ -532,17 +533,14 @@ class DaemonOptions:
         """Return the daemon's arguments, with absolute paths, because the daemon has a different working folder.
 
         Raises:
-            OptionError: a size or a time is invalid.
+            OptionError: a size is invalid.
         """
         from qnnbridge._daemon.discovery import from_anywhere
-        from qnnbridge_tools.arguments import check_seconds
 
         given: dict[str, Any] = dataclasses.asdict(self)
-        for name in _SECONDS:
-            check_seconds(_option(name), given[name])
         given["python"] = None if self.python is None else from_anywhere(self.python)
         for name in _SIZES:
-            given[name] = _bytes(name, given[name])
+            given[name] = None if given[name] is None else arguments.read_size(_option(name), given[name])
         return [
             word
             for name, value in given.items()
@@ -552,19 +550,7 @@ class DaemonOptions:
 
 
 _SIZES: Final = ("max_bytes", "max_kv_bytes", "recycle_bytes")
-_SECONDS: Final = ("idle_exit", "idle_unload")
 
 
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _bytes(name: str, size: str | None) -> int | None:
-    if size is None:
-        return None
-    from qnnbridge_protocol.settings import parse_size
-
-    number = parse_size(size)
-    if not number:
-        raise OptionError(f'{_option(name)} "{size}" is not a size.', fix="Give bytes, or a size such as 500M.")
-    return number

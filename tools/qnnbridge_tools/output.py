@@ -193,7 +193,7 @@ def loss_error(error: OSError) -> BridgeError:
     """Return the error as a message, with a fix if it is about a file."""
     from qnnbridge_protocol.errors import BridgeError
 
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         if not has_current_folder():
             return BridgeError(CURRENT_FOLDER_GONE, fix=CHANGE_FOLDER)
         if error.filename:

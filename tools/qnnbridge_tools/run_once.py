@@ -21,14 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from qnnbridge_host.graph.files import existing_model
-from qnnbridge_os.outputs import OutputFile
+from qnnbridge_os.outputs import OutputFile, check_folder
 from qnnbridge_protocol.errors import (
     EPFail,
     Fail,
     HostCrashed,
     HostHung,
     ModelQuarantined,
-    OptionError,
     PlacementRefused,
     RuntimeException,
 )
@@ -236,9 +235,9 @@ def perform(request: RunRequest) -> RunResult:
 
     # Scan the model first, so that a file that is not a model is refused before a host is started.
     scans = arguments.read_models([request.model], request.sizes.dims)
-    # Create the folder before the host is started, so that a run does not fail at its end.
+    # Check the folder before the host is started, so that a run does not fail at its end.
     if request.output is not None:
-        _make_folder(request.output)
+        check_folder(request.output, request.output)
         if not request.overwrite:
             _refuse_existing([node.name for scan in scans for node in scan.outputs], request.output)
     try:
@@ -330,17 +329,6 @@ def _settled(session: InferenceSession) -> NumbersReport:
     while is_compared(report := session.verified):
         time.sleep(0.02)
     return report
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise OptionError(
-            f"The outputs cannot be written to {folder}.",
-            cause="The path is a file, or a part of it is a file.",
-            fix="Give --output a folder; it is created if it does not exist.",
-        ) from None
 
 
 def _refuse_existing(names: Sequence[str], folder: Path) -> None:

@@ -338,7 +338,7 @@ def _targets(
     """Return the output file for the text of each file. Raises `OptionError`."""
     if target is None:
         return [None] * len(files)
-    is_folder = target.is_dir() or len(files) > 1 or str(target).endswith(("/", os.sep))
+    is_folder = os.path.isdir(target) or len(files) > 1 or str(target).endswith(("/", os.sep))
     places = [target / (file.stem + _SUFFIXES[form]) if is_folder else target for file in files]
     names = [os.path.normcase(place.name) for place in places]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -211,6 +211,10 @@ def load_tokenizer(folder: Path) -> Any:
     except ImportError:
         raise BridgeError("Speech needs the package tokenizers.", fix=extra_fix("speech")) from None
     path = folder / "tokenizer.json"
+    if not folder.is_dir():
+        raise NoSuchFile(
+            f"There is no folder {folder}.", **why_missing(folder, "Give the folder that contains tokenizer.json.")
+        )
     if not path.is_file():
         raise GenerationFolderInvalid(
             f"{folder} has no tokenizer.json.",

@@ -28,7 +28,7 @@ from qnnbridge_host.model.manifest import CompiledManifest, manifest_path, read_
 from qnnbridge_host.model.paths import from_os
 from qnnbridge_host.model.source import KnownFile, ModelSource
 from qnnbridge_os.files import make_folders, sync_file, sync_folder
-from qnnbridge_os.outputs import place_of_several
+from qnnbridge_os.outputs import check_folder, place_of_several
 from qnnbridge_protocol.errors import BridgeError, CompileFailed, OptionError
 from qnnbridge_protocol.model_records import Validation
 from qnnbridge_protocol.settings import state_dir
@@ -240,6 +240,7 @@ def destination_of(source: ModelSource, output: str | None, cwd: str, *, tag: st
         text = output
         path = place_of_several(os.path.normpath(os.path.join(cwd, text)))
         if os.path.isdir(path) or text.endswith(("/", os.sep)) or not os.path.splitext(path)[1]:
+            check_folder(path, text)
             place = Destination(path, name)
         else:
             if not path.lower().endswith(MODEL_SUFFIX):

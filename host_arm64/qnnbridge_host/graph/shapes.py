@@ -34,7 +34,7 @@ class Dimensions:
         """Convert `{"batch": 1, "x:2": 48}`. A key is the name of a dimension, or of an input and an axis."""
         dimensions = cls()
         for name, size in sizes.items():
-            axis = re.fullmatch(r"(.+):(\d+)", name)
+            axis = re.fullmatch(r"(.+):([0-9]{1,9})", name)
             if axis:
                 dimensions.by_axis[axis[1], int(axis[2])] = size
             # A key like "x:0" may also be the name of a dimension.

@@ -76,7 +76,8 @@ def chip_named(text: str) -> Chip | None:
     word = text.strip().upper()
     # Check for ASCII, because `isdigit` is also true for superscripts, which `int` refuses.
     if word.isascii() and word.isdigit():
-        return _BY_NUMBER.get(int(word))
+        # `int` refuses thousands of digits.
+        return _BY_NUMBER.get(int(word[:10]))
     chips = chips_of_product(text)
     return _BY_NAME.get(word) or (chips[0] if len(chips) == 1 else chip_of_processor(text))
 

@@ -21,6 +21,7 @@ from qnnbridge_host.model.paths import leaves_folder, open_regular, path_problem
 from qnnbridge_host.model.protobuf import Span
 from qnnbridge_host.model.scan import RECOMPILE_FIX, Verdict, cannot_run, no_model, scan_model, scan_open
 from qnnbridge_host.model.source import ModelSource
+from qnnbridge_os.missing import why_missing
 from qnnbridge_protocol.errors import ContextUnusable, InvalidProtobuf, NoSuchFile, OptionError
 from qnnbridge_protocol.specs import QNN
 
@@ -341,6 +342,10 @@ def look_at_binary(path: str) -> BlobFacts:
                     f"{path} is an ONNX model, not a context binary.",
                     fix="Use it directly: a session, qnnbridge run and qnnbridge inspect accept it.",
                 )
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchFile(
+            f"There is no context binary {path}.", **why_missing(path), details={"path": path}
+        ) from None
     except (OSError, ValueError) as error:
         # Do not convert an `OptionError`, which is a `ValueError` too.
         if isinstance(error, OptionError):

@@ -53,7 +53,7 @@ def scan_model(
             raise InvalidProtobuf(f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in it.")
         with open_regular(path) as file:
             return _scan(file, os.fstat(file.fileno()).st_size, path, count_nodes)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NoSuchFile(f"There is no model file {path}.", **why_missing(path), details={"path": path}) from None
     # ValueError: a path with a NUL character.
     except (OSError, ValueError) as error:

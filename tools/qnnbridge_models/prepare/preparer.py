@@ -40,6 +40,7 @@ from qnnbridge_models.verify import trying
 from qnnbridge_models.verify import verification as verify_report
 from qnnbridge_models.verify.verifier import CpuReference, verify_model
 from qnnbridge_os.missing import why_missing
+from qnnbridge_os.outputs import check_folder
 from qnnbridge_protocol import __version__
 from qnnbridge_protocol.errors import (
     BridgeError,
@@ -355,6 +356,8 @@ def prepare_model(
     path = files.existing_model(Path(source))
     # Check the model's location first, because files in the folder are removed below.
     _refuse_inside(path, Path(folder))
+    check_folder(folder, folder)
+    journals.refuse_other_files(Path(folder))
     # Raise all errors that do not need a host before starting one.
     fingerprint, options = _checked(path, options)
     info = _host_info(options)

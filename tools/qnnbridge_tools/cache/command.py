@@ -81,17 +81,12 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove damaged and leftover entries. Then remove the least recently used ones, down to the size limit."""
-    from qnnbridge_protocol.settings import parse_size
     from qnnbridge_tools import arguments
     from qnnbridge_tools.cache import entries
 
-    arguments.check_number("--unused-days", unused_days)
-
     store, facts = _gather()
-    limit = facts.settings.max_bytes if max_size is None else parse_size(max_size)
     # A size of 0 is valid: it removes everything that is not in use.
-    if limit is None:
-        raise OptionError(f'"{max_size}" is not a size.', fix="Give a number of bytes, or for example 500M or 2G.")
+    limit = facts.settings.max_bytes if max_size is None else arguments.read_size("--max-size", max_size, least=0)
     unused_s = None if unused_days is None else unused_days * DAY_S
     removed = entries.prune(store, facts, max_bytes=limit, unused_s=unused_s)
     reporting.show(removed, entries.removed, entries.print_removed, as_json=as_json)

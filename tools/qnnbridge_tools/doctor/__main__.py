@@ -54,9 +54,9 @@ def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         seconds = float(text)
         # This comparison also refuses NaN, because comparisons with NaN are false.
-        if 1 <= seconds < float("inf"):
+        if 1 <= seconds <= 1e9:
             return seconds
-    raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1 second")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 1,000,000,000")
 
 
 def _parser(name: str) -> argparse.ArgumentParser:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from qnnbridge_protocol.settings import FOLDER_VARIABLE, STATE_DIR_VARIABLE
+from qnnbridge_tools import signals
 from qnnbridge_tools.doctor.facts import NumbersRequest
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def measure_numbers(request: NumbersRequest, on_line: Callable[[dict[str, Any]],
                 problem = str(line.get("problem", problem))
                 on_line(line)
         except BaseException:
-            child.kill()
+            signals.end(child)
             raise
     return problem
 
@@ -109,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     target = measured_path()
     logging.getLogger("qnnbridge").setLevel(logging.ERROR)
-    with work_folder("numbers") as folder:
+    with signals.ended_by_signals(), work_folder("numbers") as folder:
         os.environ[STATE_DIR_VARIABLE] = os.path.join(folder, "state")
         os.environ[FOLDER_VARIABLE] = os.path.join(folder, "cache")
         problem = _Measuring(request, target).run()

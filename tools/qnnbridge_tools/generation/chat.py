@@ -19,7 +19,7 @@ import typer
 
 from qnnbridge_protocol.errors import BridgeError
 from qnnbridge_protocol.visible import visible_lines
-from qnnbridge_tools import arguments, output, reporting
+from qnnbridge_tools import output, reporting
 from qnnbridge_tools.command_line import Read, command
 from qnnbridge_tools.generation.measuring import Pace
 from qnnbridge_tools.options import AllowNative, Fallback, HostPython
@@ -50,8 +50,6 @@ class SearchOptions:
     )
 
     def given(self) -> dict[str, Any]:
-        arguments.check_number("--temperature", self.temperature)
-        arguments.check_number("--top-p", self.top_p)
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 

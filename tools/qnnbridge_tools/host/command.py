@@ -50,10 +50,8 @@ def run(given: DaemonOptions) -> None:
 @command
 def stop(drain: Drain = DRAIN_S, as_json: AsJson = False) -> None:
     """Stop the daemon and its NPU host. Running calls finish first; the command waits for the end."""
-    from qnnbridge_tools.arguments import check_seconds
     from qnnbridge_tools.host import actions
 
-    check_seconds("--drain", drain)
     actions.stop(drain, as_json)
 
 
@@ -69,10 +67,8 @@ def restart(
     given: DaemonOptions,
 ) -> None:
     """Replace the NPU host by a new one; no call is lost. The options need --daemon."""
-    from qnnbridge_tools.arguments import check_seconds
     from qnnbridge_tools.host import actions
 
-    check_seconds("--drain", drain)
     if whole:
         actions.restart_daemon(given, drain, as_json)
     else:

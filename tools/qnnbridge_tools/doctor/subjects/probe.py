@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from qnnbridge_protocol.field_types import read_document
+from qnnbridge_tools import signals
 from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Facts, ProbeRequest, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
@@ -62,6 +63,10 @@ def _run(order: str, env: dict[str, str], timeout_s: float) -> ProbeResult:
         timed_out = True
         child.kill()  # the probe's host then ends, because its standard input is closed
         out, err = child.communicate()
+    except BaseException:
+        # Its host writes into the folder that the caller removes now.
+        signals.end(child)
+        raise
     return _read(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), child.returncode, timed_out)
 
 
@@ -211,7 +216,8 @@ def main() -> int:
     order = read_document(ProbeRequest, json.loads(sys.stdin.readline()), "order")
     run = ProbeLog()
     try:
-        _probe(order, run)
+        with signals.ended_by_signals():
+            _probe(order, run)
     except Exception as error:  # noqa: BLE001 - any error is the result
         run.result |= _failed(error, run.stage)
     run.end()
