@@ -1,8 +1,9 @@
 """Show warnings at the line of the application that caused them, also for warnings from qnnbridge's own threads.
 
 A warning is attributed to the nearest stack frame of the application. A thread of qnnbridge has no such frame, so
-the code that starts its work calls `find_caller` first, and the thread passes the result to `inherit`. Python shows
-a warning only once for each line of the application (`__warningregistry__`).
+the code that starts its work calls `find_caller` first, and the thread passes the result to `inherit`. Each warning
+is shown only once for each line of the application, because Python records shown warnings in the
+`__warningregistry__` of the application's module.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def warn_application(text: str, category: type[Warning], log: logging.Logger | N
     if log is not None and log.hasHandlers():
         log.warning("%s", text)
     caller = find_caller()
-    if caller is None:  # this thread of qnnbridge does not work for a call of the application
+    if caller is None:  # no call of the application caused the warning: show a line of qnnbridge
         warnings.warn(text, category, stacklevel=2)
         return
     variables: Any = caller.variables

@@ -1,7 +1,8 @@
 """`qnnbridge.compile`: compile models for QNN in a separate host process.
 
-The host starts the compiler, checks and runs its results, and moves the files to the destination. This module sends
-the request, shows progress, and explains crashes. Any thread may call it; calls are independent.
+The host starts the compiler, compares the compiled model's results with the CPU's, and moves the files to the
+destination. This module sends the request, shows progress, and explains crashes. Any thread may call it; calls are
+independent.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def compile(  # noqa: A001 - as in qnnbridge.compile(...)
         validate: run the compiled model in a new process and compare its results with the CPU's before the files
             are written.
         inputs: real inputs by name for the comparison; default: generated inputs.
-        soc_model: the chip, by number or name (60, "SC8380XP"). A list of chips is compiled one by one, each to a
-            separate file (``<stem>_soc60_ctx.onnx``); the result is then a tuple.
+        soc_model: the chip, by number or name (60, "SC8380XP"). For a list of chips, the model is compiled once for
+            each chip, to a separate file (``<stem>_soc60_ctx.onnx``), and the result is a tuple.
         htp_arch: the architecture (73), if no chip is given.
         provider_options: options of QNN, as for a session.
         sess_options: `SessionOptions`, which can also fix free dimensions.
@@ -248,14 +249,15 @@ def perform(
     resume: bool = False,
     on_begin: Callable[[Running], None] | None = None,
 ) -> Compiled:
-    """Compile jobs in a new host. The results of several jobs share the weights. Raise the errors of `compile`.
+    """Compile jobs in a new host. The compiled models of several jobs share one copy of the weights. Raise the
+    errors of `compile`.
 
     Args:
         jobs: the jobs, all with the same options.
         validate: run each result and compare it with the CPU.
         timeout_s: seconds for all jobs.
         overwrite: replace existing files.
-        host: a host whose settings are used.
+        host: a host whose interpreter, environment and limits the new host uses.
         on_progress: called with the current step and the elapsed seconds.
         resume: keep existing results of the same model with the same options and versions.
         on_begin: called with the compilation before it starts, so that another thread can interrupt it.

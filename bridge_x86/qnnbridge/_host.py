@@ -146,7 +146,7 @@ class Host(Shown):
         # Pass the arguments as variables in the host's environment, so that only `engine_setting` has to decide
         # between arguments, variables and the configuration file. `env=` takes precedence.
         if engine is not None or ep_path is not None:
-            from qnnbridge_protocol.settings import engine_variables  # imported only for these arguments
+            from qnnbridge_protocol.settings import engine_variables
 
             self._env = {**engine_variables(engine, ep_path), **self._env}
         self._cwd = os.fspath(cwd) if cwd is not None else None
@@ -162,8 +162,8 @@ class Host(Shown):
         self.interpreter: HostInterpreter | None = None
         # Function that receives the log lines that ONNX Runtime writes during this process's calls.
         self.log_function: LogFunction | None = None
-        # Objects (kind, arguments) that every new host process creates before its first session, and the generation
-        # that created them last.
+        # Objects (kind, arguments) that each new host process creates before its first session, and the last
+        # generation that has created them.
         self._remembered: list[tuple[str, Mapping[str, Any]]] = []
         self._remembered_in = 0
         # Supervisors that were inherited from parent processes. This process must not end their hosts.
@@ -209,7 +209,7 @@ class Host(Shown):
         # Whether `when_gone` is registered to end the host; set at the first start.
         self._is_watched = False
         self.blame = blame
-        # The following attributes are kept when the host process is replaced.
+        # The objects below are not replaced when the host process is restarted.
         self._isolation = IsolationLock(blame)
         self.sharing = default_sharing(self._shared_memory, self._spin)
         # ``None`` until the property `arrays` is read for the first time.
@@ -224,7 +224,8 @@ class Host(Shown):
         # call.
         self.slow_path_reasons: tuple[Sized, ...] = (self._releases.waiting, *blame.cases)
         self.cache_counters = CacheCounters()
-        # Cache entries (folder of the cache, key, id) that crashed a host, until they were sent to the next one.
+        # Cache entries (folder of the cache, key, id) that crashed a host and have not been reported to a later
+        # host yet.
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
 
     def _at_fork_reinit(self) -> None:
@@ -397,7 +398,7 @@ class Host(Shown):
         """Restart the host with one more environment variable. Return ``False`` if the host already has it."""
         if variable in self._env:
             return False
-        # `forget_launch` discards the command and environment of the last start.
+        # The next start uses the new variable, because `forget_launch` discards the stored environment.
         self._env[variable] = text
         self.supervisor.forget_launch()
         self.restart()
@@ -482,15 +483,16 @@ class Host(Shown):
         """Wait until the host has reported its QNN version, if the quarantine depends on it."""
         if self.quarantine is None or not process.seeks_qnn or not self.quarantine.depends_on_versions:
             return
-        # The host answers after it has loaded ONNX Runtime and QNN. Ignore errors, because the next call reports
-        # them.
+        # The host answers `host.info` only after it has loaded ONNX Runtime and QNN. Ignore an error here, because
+        # the next call reports it.
         with contextlib.suppress(BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
             process.channel.call({"op": "host.info"}, (), deadline, CallContext("host.info"))
 
     def before_call(self, process: HostProcess) -> None:
         """Send the queued releases, and replace a host that has reached the limits of `recycle`."""
         self._releases.send(process)
-        # `send` empties the queue, so add the entry that disables the fast path again (`keep_slow`).
+        # An empty queue permits fast calls. `send` empties the queue, so add the entry that prevents fast calls
+        # again.
         if self.log_function is not None:
             self._releases.keep_slow()
         # The objects are lost when the host ends, so the host is replaced only after the last object was released.
@@ -616,7 +618,7 @@ def connect(
         from qnnbridge._daemon.discovery import from_anywhere
 
         found = find_host(python)
-        # A frozen application has no interpreter that could run the daemon.
+        # The executable of a frozen application cannot run the daemon, so use the host's interpreter.
         own_python = found.path if is_frozen() else None
         arguments = "--python", from_anywhere(os.fspath(python))
     host = daemon_host(

@@ -169,8 +169,8 @@ class InferenceSession(Shown):
         # If `set_providers` fails to create a new runner, this line is not reached, and the old runner remains in
         # use.
         self._runner = runner
-        # Import here and not in `run`, where an import statement would take 2 us of each call. The runner has
-        # already imported both modules.
+        # Import here and not in `run`, where an import statement would take 2 us of each call. This import is fast,
+        # because the runner has already imported both modules.
         from qnnbridge._fastpath.call import OutputPlacement
         from qnnbridge._values.feeds import check_out, deliver, protect
 
@@ -269,7 +269,7 @@ class InferenceSession(Shown):
         except RemoteError:
             raise
         except BridgeError:
-            pass  # the run raises the error again, and passes it to the callback
+            pass  # `run` raises the same error in `work`, which passes it to the callback
 
         def work() -> None:
             try:
@@ -371,8 +371,8 @@ class InferenceSession(Shown):
         """Return an uninitialized array for an input, in memory that the host can read. Fill the array and pass it
         to `run`.
 
-        The host reads only the whole array without a copy; a view of a part of the array is copied. If memory
-        cannot be shared, the result is an ordinary array.
+        The host reads the array without a copy only if the whole array is passed; a view of a part of it is copied.
+        If memory cannot be shared, the result is an ordinary array.
 
         Args:
             shape: default: the input's shape in the model, if that shape is fixed.
@@ -533,7 +533,7 @@ class InferenceSession(Shown):
 
     @property
     def _remote(self) -> RemoteSession:
-        """The session in the host; with buckets, the first variant's session."""
+        """The `RemoteSession` of this session; with buckets, that of the first variant."""
         return self._runner.remote
 
     def _shown_name(self) -> str:

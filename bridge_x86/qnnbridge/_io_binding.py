@@ -4,9 +4,9 @@ A binding owns the bound values, in the order of binding. Inputs are read when t
 bound. Large tensors in memory that qnnbridge allocated are moved to memory that is shared with the host, and
 results are written to such memory: a value that is bound again in the next run is neither copied nor sent through a
 pipe. A value that is bound as input and output of the same run is changed in place; if the host dies in that run,
-the value is lost (`StateLost`). Otherwise a run writes either all outputs or none. The exception is shared memory,
-which may be partly written after a failed run. A binding uses only those methods of the session that are in
-`BindableSession`. Not thread-safe: only one thread at a time may use a binding, as in ONNX Runtime.
+the value is lost (`StateLost`). A failed run leaves all other outputs unchanged, except outputs in shared memory,
+which may be partly written. A binding uses only those methods of the session that are in `BindableSession`. Not
+thread-safe: only one thread at a time may use a binding, as in ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class IOBinding:
                 rule = self._output_rules.get(name)
                 if output.fixed and rule is not None:
                     check_tensor(rule, output.holder.content)
-            # An output without memory gets a new value in each run, which replaces the old value in its holder.
+            # Pass the holders of outputs with fixed memory. For every other output the run returns a new value,
+            # which `_deliver` stores in the output's holder.
             held = [output.holder if output.fixed else None for output in self._outputs.values()]
             values = self.session.run_bound(list(self._outputs), self._inputs, held, run_options, **limits)
             self._deliver(values)
@@ -302,7 +303,7 @@ def _in_execution(error: errors.BridgeError) -> errors.RemoteRuntimeError:
     # For a binding ONNX Runtime omits its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : ".
     text = error.message
     if text.startswith("[ONNXRuntimeError]"):
-        # For a binding ONNX Runtime's message contains a space after "output name:".
+        # Insert the space that ONNX Runtime's message for a binding contains after "output name:".
         text = text.split(" : ", 3)[-1].replace("output name:", "output name: ")
     if not text.startswith(_EXECUTION):
         text = _EXECUTION + text
@@ -359,8 +360,8 @@ class BoundValues:
         # The host writes only to arrays. Values of other types are replaced after the run.
         contents = [None if value is None else value.content for value in outputs]
         out = [one if one.__class__ is np.ndarray and one.flags.writeable else None for one in contents]
-        # Only an output that uses the same array as an input is changed in place, not an output that merely
-        # overlaps an input.
+        # A run changes an output in place only if the same array object is bound as input and output, not if two
+        # arrays merely overlap.
         fed = {id(array) for array in self.feed.values()}
         self._in_place = [
             value

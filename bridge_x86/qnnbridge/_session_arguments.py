@@ -75,7 +75,8 @@ def with_providers(
     providers: Sequence[ProviderArgument] | None,
     provider_options: Sequence[Mapping[str, Any]] | None,
 ) -> SessionRecipe:
-    """Return the recipe with other providers. If the model's file has changed, the current contents are used."""
+    """Return the recipe with other providers. If the model's file has changed, the new session reads the changed
+    file."""
     specs = normalize_providers(providers, provider_options)
     recipe = recipe.forget_model()
     spec = dataclasses.replace(recipe.spec, providers=specs, fallback=choose_fallback(specs, None))

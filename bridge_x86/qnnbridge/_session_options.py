@@ -87,7 +87,7 @@ _PATH_ENTRIES = (
     "session.node_partition_config_file",
 )
 
-# Prefix of configuration entries that are options of QNN.
+# Prefix of the configuration entries that set options of QNN.
 _QNN_ENTRIES = "ep.qnnexecutionprovider."
 
 _POLICY_PROVIDERS: Mapping[OrtExecutionProviderDevicePolicy, tuple[str, ...]] = {
@@ -149,7 +149,8 @@ class SessionOptions(HasFields):
         self._policy = OrtExecutionProviderDevicePolicy.DEFAULT
         # Function that provides context binaries, and the maximum size of a context binary.
         self._context_read: tuple[Callable[[str, Any], Any], int] | None = None
-        # The function that chooses devices, which may be None, in a tuple; None if no function was set.
+        # Function that chooses devices, in a tuple: ``(None,)`` if the application set None, ``None`` if it set
+        # nothing.
         self._delegate: tuple[SelectionDelegate | None] | None = None
         # Flag that `set_load_cancellation_flag` sets. Copies of these options share the flag.
         self.load_cancellation = TerminateFlag()
@@ -340,7 +341,7 @@ class SessionOptions(HasFields):
             from qnnbridge._bindings import refused  # a large table, needed only for errors
 
             raise refused("SessionOptions.set_provider_selection_policy_delegate", self, delegate)
-        # Store a tuple, because an application may set the function to None.
+        # Store a tuple, because the options must distinguish the function None from no function.
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:

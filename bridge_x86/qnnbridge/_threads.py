@@ -89,7 +89,7 @@ class Background:
         self._threads = 0
 
     def _at_fork_reinit(self) -> None:
-        # Drop the jobs: the threads exist only in the parent process, which runs them.
+        # Drop the jobs in the forked child: the parent process runs them, and the child has none of its threads.
         self._jobs.clear()
         self._begin()
 
@@ -258,7 +258,8 @@ class CalledFunctions:
                 try:
                     channel.give_back(frame.request_id, header, buffers)
                 except (BridgeError, TypeError, ValueError, OverflowError) as error:
-                    # The result is larger than a message may be, or has types that msgpack does not support.
+                    # The function's result is too large for a message, or msgpack does not support its type. The
+                    # call raises this error.
                     self._raised = self._raised or error
                     answer = {"call": header["call"], "error": _described(error)}
                     channel.give_back(frame.request_id, answer, ())

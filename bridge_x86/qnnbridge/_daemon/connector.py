@@ -125,7 +125,7 @@ def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
         fds.close_all()
         raise
     finally:
-        # Close the descriptors that were used for the authentication. The `DaemonLink` has other descriptors.
+        # Close the connection that was used for the authentication. The `DaemonLink` uses the descriptors in `fds`.
         stream.close()
 
 
@@ -229,12 +229,13 @@ class LostDaemon:
         patience_s: float = EXIT_WAIT_S,
     ) -> DeathReport:
         """Return why the connection failed, and shut the connection down."""
-        # `DaemonLink.kill` does not end the daemon, which also serves other applications.
+        # `DaemonLink.kill` only closes the connection, because the daemon also serves other applications.
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
-        # The daemon runs no native code, so only a call that sent invalid data can have caused its end. If the
-        # connection ended without a reason or the daemon hung, calls are repeated without reducing `retry`.
+        # The daemon runs no native code, so a call can end the connection only by sending invalid data; `reason`
+        # then contains the error. Without a reason, or if the daemon hung, calls are repeated without reducing
+        # `retry`.
         outside = failure.reason is None or isinstance(failure.reason, HostHung)
         return DeathReport(error, None, from_outside=outside)
 
@@ -287,7 +288,7 @@ def _tail(log: str) -> list[str]:
     return [f"{log}: {line}" for line in lines[-_LOG_LINES:]]
 
 
-# Seconds to wait for a lost daemon if the application must not start a daemon, but a service manager may.
+# Seconds to wait for a lost daemon if the application must not start a daemon: a service manager may start it.
 RECONNECT_TIMEOUT_S: Final = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
@@ -297,8 +298,8 @@ _START_AGAIN_S: Final = 0.5
 # Maximum number of consecutive daemons that end without output before they are ready (after a kill, for example).
 _MOST_SILENT_ENDS: Final = 3
 
-# Tolerance in seconds for comparing the deadline with the time limit for finding the daemon, which may be equal but
-# were computed at different moments.
+# Tolerance in seconds for comparing the deadline with the end of the search for the daemon. The two times are
+# computed one after the other, so they differ slightly even if the time limits are equal.
 _SAME_TIME_S: Final = 0.5
 
 
@@ -340,7 +341,7 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                # The authentication has a time limit of its own, which may end after `until`.
+                # Pass the deadline, not `until`: an authentication that has begun may continue after `until`.
                 self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._silent_ends = 0
@@ -369,7 +370,7 @@ class DaemonConnector:
         return link
 
     def close(self) -> None:
-        """End the wait of a thread in `reach`, because the host is being closed. Thread-safe."""
+        """Make a thread that waits in `reach` raise `Closed`, because the host is being closed. Thread-safe."""
         self._closed = True
 
     def _await_start(self, until: float) -> bool:

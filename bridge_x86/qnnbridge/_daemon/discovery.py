@@ -67,7 +67,7 @@ def existing_runtime_folder() -> Path | None:
 
 
 def _check_folder(path: Path) -> bool:
-    # `is_dir` accepts a link to a folder; `check_private`, which does not follow links, refuses the link.
+    # A link to a folder passes this check, because `is_dir` follows links; `check_private` then refuses the link.
     if path.exists() and not path.is_dir():
         raise _refused(path, "it is not a folder")
     return check_private(path)
@@ -259,7 +259,7 @@ class Starting:
         """
         while True:
             whole, _, rest = self._text.decode("utf-8", "replace").rpartition("\n")
-            # Read only complete lines, because a marker may arrive in several reads.
+            # Evaluate only complete lines, because one read may return only the beginning of a line.
             lines = whole.splitlines()
             if READY in lines or RUNNING in lines:
                 self.close()
@@ -304,7 +304,7 @@ def daemon_command(python: str | None = None) -> list[str]:
             fix="Start it from a terminal: qnnbridge host start",
         )
     roots = _roots()
-    # The interpreter finds installed packages without further options.
+    # All packages are in the interpreter's folder of installed packages, so the daemon finds them without options.
     if len(roots) == 1 and roots[0] in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         return [sys.executable, "-X", "utf8", "-m", MODULE]
     # The packages are in a checkout or in a path that this program added. Pass these paths, so that the daemon uses
@@ -337,7 +337,8 @@ def _environment() -> dict[str, str]:
 
 
 def variables_from_anywhere(environment: Mapping[str, str]) -> dict[str, str]:
-    """Make the paths in qnnbridge's variables absolute, because the daemon has another working folder."""
+    """Return the environment with absolute paths in qnnbridge's variables, because the daemon has another working
+    folder."""
     kept = dict(environment)
     for name in _PATHS:
         if kept.get(name):
@@ -361,6 +362,7 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
         fix=f"Run it in a terminal to see its output: {command('host run')}",
         evidence=said[-10:-1],
     )
-    # A daemon that ended without output was usually killed by another process, so another start may succeed.
+    # If the daemon printed an error, another start would fail, too. If it printed nothing, it was probably killed,
+    # so another start may succeed.
     error.retry = "pointless" if said else "safe"
     return error

@@ -52,7 +52,7 @@ def processor_of(host_machine: str = "") -> str:
     `host_machine` is the machine type of the host process. If it differs from the computer's machine type, an
     emulator runs the host.
     """
-    # Read the facts in this process: the host has ended, but ran on the same computer.
+    # Determine the processor in this process: the host has ended, but ran on the same computer.
     try:
         from qnnbridge_os.processes import native_machine
 
@@ -143,7 +143,7 @@ class CrashReports:
 
     @property
     def ended(self) -> CrashReports:
-        """Reports about hosts that ended without a crash, in a folder next to the folder of the crash reports."""
+        """Reports about hosts that ended without a crash. They are stored in a separate folder next to `folder`."""
         return CrashReports(self.folder.with_name(ENDED), self._wall_clock)
 
     def write(self, record: CrashRecord) -> Path | None:

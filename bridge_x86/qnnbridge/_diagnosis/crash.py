@@ -204,7 +204,8 @@ class CrashRecord:
         current: list[str] | None = None
         for line in self.lines:
             if _FATAL.match(line):
-                # Use the last dump: on Windows faulthandler also reports exceptions that native code handles.
+                # Keep only the last dump: on Windows faulthandler also prints a dump for an exception that native
+                # code then handles.
                 title, threads, current = line.strip(), [], None
             elif title and _THREAD.match(line):
                 threads.append([])
@@ -242,9 +243,9 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # A log line weighs less than a symptom, because failures that the host survived also leave lines in the log. If
-    # no call was running, a line weighs less than the exit code, because the call that wrote it had ended. All
-    # known lines are about QNN, so they cannot explain a crash without QNN.
+    # Rank log lines below symptoms, because failures that the host survived also leave lines in the log. If no call
+    # was running, rank log lines below the exit code, because the call that wrote them had ended. Ignore log lines
+    # if QNN was not used, because all known lines are about QNN.
     most = FROM_EXIT_CODE if record.phase == "idle" else SYMPTOM
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, most) - 1, curable)
@@ -265,8 +266,8 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Return diagnoses for faults of the model that were known before it ran. These diagnoses weigh more than those
-    of rules about the crash itself."""
+    """Return diagnoses for the known faults that a model has on QNN. They have more weight than the diagnoses of
+    rules about the crash itself."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in _FAULTS_OF_MODELS):
         return []
@@ -351,7 +352,8 @@ def _apply(
         return None
     if rule.phases and record.phase not in rule.phases:
         return None
-    # The condition `rule.qnn` is met if `record.without_qnn` is its opposite.
+    # Skip a rule for crashes of QNN if QNN was not used, and a rule for crashes without QNN if QNN may have been
+    # used.
     if rule.qnn is not None and rule.qnn is record.without_qnn:
         return None
     if rule.ops and not any(call.op in rule.ops for call in record.in_flight):

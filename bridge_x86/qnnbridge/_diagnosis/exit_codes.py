@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from qnnbridge._diagnosis.tables import TEXTS, read
 
-# Who ended the process. crash: native code crashed. loader: the program could not be started. killed: another
+# How the process ended. crash: native code crashed. loader: the program could not be started. killed: another
 # process ended the program. python: the program ended itself with a number other than 0. normal: the program ended
 # as planned. shell: the exit code comes from a shell, not from the program.
 Kind = Literal["crash", "loader", "killed", "python", "normal", "shell"]
@@ -118,7 +118,8 @@ class ExitStatus:
         if self.platform == "win32":
             return None
         number = -self.raw if self.raw < 0 else self.raw - SHELL_SIGNAL_BASE
-        # 128 + N is a signal only if the table contains the signal: a program may exit with 200.
+        # Interpret 128 + N as signal N only if the table contains the signal: a program may also exit with code
+        # 200.
         return number if number in _SIGNALS or self.raw < 0 else None
 
     @property
@@ -201,7 +202,7 @@ def from_low_byte(raw: int, stderr: str) -> ExitStatus:
         if code and code & 0xFF == raw:
             return ExitStatus(code, "win32")
     fits = [code for code in _WINDOWS if code & 0xFF == raw]
-    # If a known code is equal to the low byte, return the low byte.
+    # If `raw` itself is a known exit code, keep it: the process probably returned this small number.
     return ExitStatus(fits[0] if raw not in fits and len(fits) == 1 else raw, "win32")
 
 

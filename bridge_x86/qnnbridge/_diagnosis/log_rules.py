@@ -82,7 +82,8 @@ STRONG: Final = 70
 SYMPTOM: Final = 40
 # Weight of a rule whose line may have nothing to do with the failure.
 HINT: Final = 15
-# Names of the weights in the tables. "symptom+1" has more weight than symptoms with the same conditions.
+# Names of the weights in the tables. "symptom+1" is the weight of a rule that takes precedence over "symptom" rules
+# which match the same crash.
 WEIGHTS: Final = {"proof": PROOF, "strong": STRONG, "symptom+1": SYMPTOM + 1, "symptom": SYMPTOM, "hint": HINT}
 
 

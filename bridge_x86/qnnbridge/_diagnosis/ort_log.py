@@ -85,7 +85,7 @@ class _Reader:
         nodes = [NodeReason(name, op, self._explain(name, reason)) for (name, op), reason in self._reasons.items()]
         named = {node.name for node in nodes}
         # Use the operator name from the line of the refusal only for nodes that the log lists nowhere else, because
-        # it is QNN's name of the operator, not ONNX's.
+        # this line contains QNN's name of the operator instead of ONNX's.
         rest = [(name, op) for name, (op, _) in self._refused.items() if name not in named]
         return nodes + [NodeReason(name, op, self._explain(name, "")) for name, op in rest]
 
@@ -97,7 +97,7 @@ class _Reader:
         reason = _REASON.match(text)
         if reason:
             self._reasons[self._operator()] = _REPEATED_NAME.sub("", reason.group("reason")).strip()
-        # The report about the node is complete: this line is its reason, or has another format.
+        # The report about the node ends here: with the node's reason, or before a line in another format.
         self._unit = ""
 
     def _operator(self) -> tuple[str, str]:
@@ -115,7 +115,7 @@ class _Reader:
         return f"{row.meaning} [{row.name} ({row.number})]" if row else reason
 
 
-# Maximum number of lines of evidence in a finding or error. It is small, because people read these lines.
+# Maximum number of lines of evidence in a finding or error. With more lines an error message is hard to read.
 MAX_EVIDENCE: Final = 4
 
 # Search a long log in blocks of this many lines: find the rules that match anywhere in the block, then apply only
@@ -161,7 +161,7 @@ def _search_lines(
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Return whether a pattern occurs anywhere in the text, so that searching its lines is useful."""
+    """Return whether the pattern matches anywhere in the text; if not, its lines need not be searched."""
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
@@ -172,7 +172,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
     lists the nodes that are not on QNN. If a log line shows that QNN did not start at all, the line's cause and fix
     replace those of the error.
     """
-    # Handle a `CompileFailed` that was caused by a refused placement like a `PlacementRefused`.
+    # A `CompileFailed` with this detail was caused by a refused placement, so treat it like a `PlacementRefused`.
     refused = isinstance(error, PlacementRefused) or (
         isinstance(error, CompileFailed) and "qnn_nodes" in error.details
     )

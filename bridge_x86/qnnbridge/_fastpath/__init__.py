@@ -19,14 +19,15 @@ shared memory (never reused) and the offset in it. The host compares the types a
 with the plan. If they differ, it sends the outputs as values, and later calls with this signature use the
 connection (`CallSignature.slow`). The last plan is not cached: each call searches the dictionary.
 
-All other calls use the connection, which checks inputs, explains errors and repeats calls: subclasses of arrays,
-empty and string tensors, models suspected of a crash, calls after a restart or without shared memory. A failure on
-a channel is raised as `FastCallFailed` with the host process, and the call is repeated on the connection.
+Calls with subclasses of arrays, with empty or string tensors, of models suspected of a crash, after a restart or
+without shared memory use the connection, which checks inputs, explains errors and repeats calls. A failure on a
+channel is raised as `FastCallFailed` with the host process, and the call is repeated on the connection.
 
-Signal handlers may raise an exception at any line. So the lifetime of objects, not counters or lists, determines
-the use of resources: a channel belongs to the holder of its `ChannelPlans`, memory counts as used while its
-`MemoryReservation` exists, and a block is free when its array has been freed. If an exception drops the reference
-to a channel, or a call was abandoned, the maintenance thread closes it once the host no longer uses its memory.
+Signal handlers may raise an exception at any line, which could prevent the update of a counter or list. So a
+resource is released when an object is freed: a channel belongs to the holder of its `ChannelPlans`, memory counts
+as used while its `MemoryReservation` exists, and a block is free when its array has been freed. If an exception
+drops the reference to a channel, or a call was abandoned, the maintenance thread closes it once the host no longer
+uses its memory.
 
 `_session.fast_calls` makes the call, `call` contains the key, `channel` contains the pipes and the plans;
 `channel_pool` opens and closes channels, `memory` provides the shared memory, `_io_binding` provides the values of
@@ -94,7 +95,8 @@ class Budget:
             if sum(reservation.size for reservation in living) + size > self._limit or len(living) == self._most:
                 return None
             reservation = MemoryReservation(size)
-            # Python may reuse the id of a freed object. The entry of the freed object is then replaced.
+            # Python may reuse the id of a freed reservation; this line then replaces the entry of the freed
+            # reservation.
             self._reservations[id(reservation)] = weakref.ref(reservation)
             return reservation
 

@@ -12,7 +12,8 @@ from numpy import ndarray
 from qnnbridge._fastpath.memory import Array, SharedArrays, SharedBlock, block_of
 from qnnbridge_protocol.elements import LAYOUTS, ElementType, element_of
 
-# Maximum number of signatures per session. With more different shapes, calls are rarely repeated.
+# Maximum number of signatures per session. A session with more different shapes rarely repeats a call, so more
+# signatures would not help.
 MAX_SIGNATURES = 64
 
 # Shared memory contains the little-endian bytes of the wire; a big-endian machine would have to swap them in each
@@ -30,7 +31,8 @@ class OutputPlacement(NamedTuple):
 
     Attributes:
         out: arrays for the outputs; ``None`` for a new array. If an array is unsuitable, the connection is used.
-        fresh: if not empty, large results may stay in shared memory: "writable" or "borrowed" (read-only).
+        fresh: how large results are returned: "" copies them; "writable" and "borrowed" (read-only) return arrays
+            in shared memory if possible.
         in_place: whether an output may use the memory of an input.
     """
 
@@ -53,7 +55,8 @@ class CallSignature:
     """Inputs and outputs in the order of the call.
 
     Attributes:
-        slow: whether an answer had other types or shapes, so that these calls always use the connection.
+        slow: whether the host once answered with other types or shapes; calls with this signature then always use
+            the connection.
         not_before: value of `time.monotonic` before which no plan is requested, because the host refused a plan or
             memory ran out.
     """
@@ -72,7 +75,7 @@ Find = Callable[[Names, Feed], "CallSignature | None"]
 
 
 class KnownCalls:
-    """Signatures of one session's calls that succeeded over the connection, which checks calls. Thread-safe.
+    """Signatures of one session's calls that the host has checked and answered over the connection. Thread-safe.
 
     The key of a signature contains the names of the outputs, and the name, type and shape of each input in the
     order of the feed. The host compares each answer with the stored types and shapes of the outputs. Two threads
@@ -161,9 +164,9 @@ def key_of(
 ) -> CallKey | None:
     """Return the key of a call; ``None`` if the call cannot use the fast path.
 
-    If an output array is in the shared block of an input, the host writes the result elsewhere, and it is copied to
-    the array afterwards, so that the call can be repeated with its original inputs. The same applies to the second
-    of two outputs in one block.
+    If an output array shares a block with an input, the host writes the output to the channel's memory, and the
+    result is copied to the array afterwards, so that the call can be repeated with its original inputs. An output
+    array that shares a block with an earlier output is handled in the same way.
 
     Args:
         session: number of the session in the host process.
@@ -178,7 +181,8 @@ def key_of(
     for name, array in feed.items():
         if array.__class__ is not ndarray:
             return None
-        # The key contains the place of an array, so a new array in the same block uses the same plan.
+        # The key contains the place of an array in shared memory, so another array at the same place uses the same
+        # plan.
         block = None if own is None or array.base is None else block_of(array, own)
         arrays.append(array)
         inputs.append(block)

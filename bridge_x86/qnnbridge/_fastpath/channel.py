@@ -47,7 +47,7 @@ from qnnbridge_protocol.fastpath import (
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.limits import Limits
 
-# Seconds between two checks whether the host can still answer, by a waiting caller or the maintenance thread.
+# Interval in seconds at which a waiting caller or the maintenance thread checks whether the host can still answer.
 CHECK_INTERVAL_S = 5.0
 
 _CHECK_INTERVAL_MS = CHECK_INTERVAL_S * 1000
@@ -59,8 +59,9 @@ SPIN_S = 25e-6
 _MAX_BACK_OFF = 64
 
 
-# Head of a message that is sent repeatedly, and head of its usual answer, each with a view of its 32-bit words.
-# Between calls only the numbers in the heads change: assigning to a word is five times faster than packing a head.
+# Head of a message that is sent repeatedly, and head of the answer that reports success, each with a view of its
+# 32-bit words. Between calls only the numbers in the heads change: assigning to a word is five times faster than
+# packing a head.
 Heads = tuple[bytearray, memoryview, bytearray, memoryview]
 
 
@@ -168,11 +169,11 @@ class FastChannel:
         number, phase = PHASE_RECORD.unpack_from(self._record)
         return PHASES[phase] if number == self._call_number and 0 < phase < len(PHASES) else None
 
-    # --- maintenance for a caller in a blocking read ---
+    # --- methods for the maintenance thread, which checks the host for callers in a blocking read ---
 
     @property
     def blocked(self) -> bool:
-        """Whether a caller waits in a blocking read and checks nothing itself. Thread-safe."""
+        """Whether a caller waits in a blocking read, in which it cannot check the host. Thread-safe."""
         return self._blocked and self.busy and self.owned
 
     def wake_reader(self) -> None:
@@ -192,8 +193,8 @@ class FastChannel:
     ) -> Head | None:
         """Send a message and wait for its answer.
 
-        Return ``None`` if the answer is the usual answer in `heads`. Otherwise return the head of the answer; its
-        tail has not been read.
+        Return ``None`` if the answer is the expected answer in `heads`. Otherwise return the head of the answer,
+        whose tail has not been read.
         """
         # The channel counts as broken until the answer has been read, so that no later call uses a channel that
         # contains half an answer.
@@ -209,7 +210,7 @@ class FastChannel:
         words[NUMBER_AT] = expected_words[NUMBER_AT] = number
         words[PLAN_AT] = plan
         try:
-            # Write the head separately: `write` checks that the descriptor still belongs to this channel.
+            # Send the head with `write`, which checks that the descriptor still belongs to this channel.
             self._streams.write(out)
         except OSError:
             raise ChannelEnded from None
@@ -219,8 +220,8 @@ class FastChannel:
         if not blocked:
             self._wait(deadline)
         count = self._readinto(self._in)
-        # Compare the 32 bytes with the usual answer, which is faster than parsing them. A write of up to PIPE_BUF
-        # (4,096 bytes on Linux) arrives in one read; `_head` handles all other answers.
+        # Compare the 32 bytes with the expected answer, which is faster than parsing them. A write of up to
+        # PIPE_BUF (4,096 bytes on Linux) arrives in one read; `_head` handles all other answers.
         if count == HEAD_BYTES and self._in == expected:
             # Reset the flags last: an exception before this line leaves the channel broken, so it will be closed.
             self.busy = self.broken = False
@@ -309,8 +310,8 @@ class FastChannel:
             head = parse_head(self._in, self._limits, from_client=False)
             if head.number != self._call_number:
                 raise desync(f"answer to call {head.number} on a channel, expected {self._call_number}", self._in)
-            # If `wake_reader` has written these bytes, `_check` raises the host's failure. If `_check` does not
-            # raise, the host is running, so read its answer.
+            # `wake_reader` may have written these bytes because the host is considered dead. `_check` then raises
+            # the host's failure. If `_check` does not raise, the host is running, so read its answer.
             if self._woken:
                 self._check(deadline)
             if head.kind is not ChannelKind.PHASE:
@@ -355,11 +356,12 @@ class FastChannel:
 
 # --- the plans of one channel, and the memory of its calls --------------------------------------------------
 
-# Maximum number of plans of one channel; the host allows twice as many.
+# Maximum number of plans of one channel. The host allows twice as many, because after an exception it may still
+# have the old plans.
 MAX_PLANS = 128
 
-# An idle channel is closed if it has more than this many times the memory that its recent calls needed, and more
-# than `SMALL_BYTES`.
+# Close an idle channel if its memory is larger than `SMALL_BYTES` and more than this many times as large as its
+# recent calls needed.
 ROOMY = 4
 SMALL_BYTES = 1024 * 1024
 
@@ -467,8 +469,9 @@ class ChannelPlans:
         places = key.outputs or (None,) * len(signature.outputs)
         in_at, in_size = _layout(signature.inputs, key.inputs)
         out_at, out_size = _layout(signature.outputs, places)
-        # Drop all plans at once. They contain offsets in the memory to be replaced, and finding only the oldest
-        # plans would require recording each use, which would slow down every call.
+        # If the memory is too small or there are too many plans, drop all plans. They contain offsets in the memory
+        # to be replaced, and dropping only the oldest plans would require recording each use, which would slow down
+        # every call.
         pairs = (self._request, in_size), (self._reply, out_size)
         too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
         if len(self.plans) >= MAX_PLANS or too_small:
@@ -495,8 +498,8 @@ class ChannelPlans:
                     views[side].append(None)
                     place = block.place
                 header[side].append([tensor.name, int(tensor.element), list(tensor.shape), *place])
-        # Add the plan only after the host has accepted it. If an interrupt occurs in between, the plan's number is
-        # not used again, and the host drops the plan with the channel.
+        # Add the plan only after the host has accepted it. If an exception prevents this, the plan's number is not
+        # used again, and the host drops the plan with the channel.
         self.channel.ask(header, deadline)
         plan = CallPlan(header["plan"], signature, views["inputs"], views["outputs"], in_size + out_size)
         self.plans[key.key] = plan

@@ -74,7 +74,8 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         del pool
 
 
-# Maximum number of channels with an owner. The host's limit includes channels without an owner.
+# Maximum number of channels with an owner. The host's limit is higher, because it includes the channels of
+# abandoned calls.
 MAX_OPEN_CHANNELS = 32
 
 # Seconds until the next attempt after a channel could not be opened or memory was not available.
@@ -177,7 +178,8 @@ class ChannelPool:
         return self._requests.abandoned
 
     def reap(self) -> None:
-        """Close the channels without an owner; those of abandoned calls once their answers have arrived."""
+        """Close the channels without an owner. Close a channel with an abandoned call only after the call's answer
+        has arrived."""
         with self._lock:
             for channel in list(self._all.values()):
                 if not channel.owned and (self.closed or not channel.busy or channel.answered()):
@@ -205,8 +207,8 @@ class ChannelPool:
         # After a failure, calls use the connection for `RETRY_S`, instead of trying to open a channel each time.
         if time.monotonic() < self._next_try:
             return None
-        # The host's HELLO reports whether it can share pipes and memory. A Windows host under Wine and a Linux
-        # application cannot.
+        # The host's HELLO reports whether it can share pipes and memory. For example, a Windows host under Wine
+        # cannot share them with a Linux application.
         if not agreement.features >= {"fast1", "shm1"}:
             sharing.why_not = "the host does not support shared memory, or runs on another system"
             return None
@@ -225,8 +227,8 @@ class ChannelPool:
             return None
         number = next(self._channel_numbers)
         with self._lock:
-            # The slot is the index of the channel's record in the phase slab, where the host records its native
-            # step.
+            # The slot is the index of the channel's record in the phase slab. Each channel needs a separate record,
+            # where the host records its native step.
             taken = {channel.slot for channel in self._all.values()}
             free = [slot for slot in range(MAX_CHANNELS) if slot not in taken]
             if not free or sum(channel.owned for channel in self._all.values()) >= MAX_OPEN_CHANNELS:
@@ -252,7 +254,8 @@ class ChannelPool:
             raise
         with self._lock:
             if not self._maintained:
-                # Set the flag after the start: an interrupt in between causes a second thread, which is harmless.
+                # Set the flag only after the start: an interrupt before the flag is set causes a second thread,
+                # which is harmless.
                 start_thread("qnnbridge channels", maintain, weakref.ref(self), self._wake)
                 self._maintained = True
         return plans
@@ -276,7 +279,7 @@ class ChannelPool:
             self._retire(plans.channel)
 
     def check_blocked(self, under_way: dict[int, int]) -> None:
-        """Check whether the host can still answer, on behalf of callers in a blocking read.
+        """Check whether the host can still answer, because callers in a blocking read cannot check this.
 
         under_way: number of the waiting call at the last check, by channel number. Updated here.
         """
@@ -375,8 +378,9 @@ class ChannelPool:
                 return
             try:
                 if slab.number in self._attached:
-                    # The host may have executed an earlier request, and it refuses to attach a slab twice.
-                    # Releasing the slab first also cancels a request that is still under way.
+                    # The host may have attached the slab although the answer did not arrive, and it refuses to
+                    # attach a slab twice. The release also cancels an attach request that the host has not executed
+                    # yet.
                     self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
                 # Set False before the request: an exception may occur before its answer is recorded.
                 self._attached[slab.number] = False

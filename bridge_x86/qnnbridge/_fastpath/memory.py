@@ -147,8 +147,8 @@ def block_of(array: Array, owner: SharedArrays) -> SharedBlock | None:
 
 
 class SharedArrays:
-    """Allocator of shared arrays. It keeps no reference to a slab with a single array, which is unmapped with the
-    array.
+    """Allocator of shared arrays. It keeps no reference to a slab that was allocated for a single array, so freeing
+    the array unmaps the slab.
 
     Args:
         on_dropped: function that makes the host detach the freed slab with this number.
@@ -235,12 +235,14 @@ class SharedArrays:
                     return block, slab
         slab = self._new_slab(slab_bytes, host_writes)
         block = SharedBlock(self, slab, 0)
-        # Add slab and block in one statement, so that an exception before it frees both.
+        # Add slab and block in one statement: if an exception occurs earlier, nothing refers to them, so both are
+        # freed.
         pool.append((slab, [weakref.ref(block), *[None] * (slab_bytes // size - 1)]))
         return block, slab
 
     def _new_slab(self, size: int, host_writes: bool) -> Slab:
-        # Search for freed slabs here, because a finalizer of a slab could run between any two lines.
+        # Search for freed slabs here and not in a finalizer, which could run between any two lines of these
+        # methods.
         self._forget_the_dead()
         reservation = self._budget.take(size)
         if reservation is None:

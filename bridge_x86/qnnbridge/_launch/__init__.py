@@ -75,7 +75,8 @@ def host_command(python: str, *arguments: str) -> list[str]:
     an interpreter in an emulator or a wrapper cannot always be started.
     """
     start = [python, *INTERPRETER_FLAGS, "-m", HOST_MODULE]
-    # `name_of` identifies this process, so that the host watches no other process with a reused id.
+    # `name_of` adds the name of this system to the process id, so that a host on another system (a container) does
+    # not watch an unrelated process with the same id.
     return [*start, "--parent", name_of(os.getpid()), "--worker", json.dumps(start), *arguments]
 
 
@@ -109,7 +110,7 @@ def without_bundle(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _dropped(name: str) -> bool:
-    # DROPPED_PREFIXES also matches PYTHONHOME and PYTHONPATH, which refer to the application's Python.
+    # The prefix PYTHON includes PYTHONHOME and PYTHONPATH, which would make the host use the application's Python.
     upper = name.upper()  # names are case-insensitive on Windows
     return upper in DROPPED or upper.startswith(DROPPED_PREFIXES)
 
@@ -303,8 +304,8 @@ def find_host_in(surroundings: Surroundings, explicit: str | os.PathLike[str] | 
         f"environment variable {VARIABLE}: not set",
         f"configuration file {file}: {'has no [host] python' if os.path.lexists(file) else 'does not exist'}",
     ]
-    # Search the registry before checking the running interpreter, because an emulated x64 Python with all packages
-    # would compute in QNN's simulator.
+    # Search the registry for an ARM64 Python first: the running interpreter may be an emulated x64 Python with all
+    # packages, which would compute in QNN's simulator.
     if surroundings.is_windows_on_arm:
         found = registered_host(surroundings, looked_at)
         if found is not None:
@@ -506,7 +507,7 @@ def _origin(package: str) -> str | None:
             # Finding a spec runs no code of the package; importing onnxruntime would load its library into the
             # application.
             spec = finder.find_spec(package, path if finder is importlib.machinery.PathFinder else None)
-        except (ImportError, ValueError):  # raised by an import finder of other code
+        except (ImportError, ValueError):  # an import finder of another package failed
             return None
         if spec is not None:
             return spec.origin if spec.has_location else None

@@ -32,8 +32,8 @@ from qnnbridge_protocol.visible import log_of
 # Maximum length of a line of evidence. Longer lines are shortened in the middle to keep them readable.
 MAX_LINE: Final = 400
 
-# Two consecutive ASCII characters in UTF-16, which narrow text does not contain. A single one could also be the end
-# of a C string with its NUL.
+# Start of UTF-16 text: two consecutive ASCII characters, each followed by a NUL. A single character with a NUL
+# could also be the end of a C string.
 _WIDE_START = re.compile(rb"(?:[\t\n\r\x1b\x20-\x7e]\x00){2}")
 _NARROW_AHEAD = re.compile(rb"[\t\n\r\x20-\x7e]{6}")
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -103,8 +103,8 @@ def _parts(data: bytes) -> Iterator[str]:
 
 
 def _wide_end(data: bytes, start: int) -> int:
-    """Return where a section of UTF-16 ends: at a line end that no wide character follows, or where narrow text
-    starts.
+    """Return where a section of UTF-16 ends: after a line end that is not followed by UTF-16 text, or where narrow
+    text starts.
 
     The second byte of a UTF-16 character outside Latin-1 is not 0, so only several consecutive printable bytes
     count as narrow text.
@@ -184,7 +184,7 @@ class MarkerSplitter:
 
     def __init__(self) -> None:
         self._held = b""  # bytes that may be the beginning of a marker
-        self._last = b"\n"  # last byte that was passed on
+        self._last = b"\n"  # last byte of output that `feed` has returned
 
     def feed(self, data: bytes) -> list[bytes | Marker]:
         """Return the output and the markers in order. Hold back only bytes that may be the beginning of a
@@ -265,7 +265,8 @@ class LogForwarder:
     def end_line(self) -> None:
         line = bytes(self._line)
         self._line.clear()
-        # Remove the second byte of the preceding line's UTF-16 line end.
+        # The output is split after the byte "\n", so a UTF-16 line begins with the second byte of the preceding
+        # line end. Remove this byte.
         line = line[1:] if line.startswith(b"\x00") else line
         for start in range(0, len(line), LINE_BYTES):
             self._log(line[start : start + LINE_BYTES])
@@ -274,7 +275,7 @@ class LogForwarder:
         text = decode_stderr(line).rstrip()
         if not text:
             return
-        # Log errors at INFO only, because the exception contains the important lines.
+        # Log errors with the level INFO and not ERROR, because the exception contains the important lines.
         level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
         try:
             self._logger.log(level, "%s", text)
@@ -336,7 +337,7 @@ class StderrCollector:
             return bytes(self._all.tail)
 
     def section(self, request_id: int, timeout_s: float) -> bytes:
-        """Return the output between the two markers of a request, and delete it here.
+        """Return the output between the two markers of a request, and remove it from this object.
 
         Wait until the end marker, the end of the stream or the timeout, and return the output so far.
         """
@@ -393,7 +394,8 @@ class StderrCollector:
                 else:
                     self._all.add(part)
                     for section in self._sections.values():
-                        # It is unknown which request wrote the output, so add it to the sections of all.
+                        # It is unknown which open request wrote the output, so add the output to the sections of
+                        # all open requests.
                         if not section.ended:
                             section.text.add(part)
                     self._keep_within_bounds()

@@ -45,7 +45,7 @@ class _NativeEnum:
         cls._by_name = {name: cls(number) for name, number in numbers.items()}
         for name, member in cls._by_name.items():
             setattr(cls, name, member)
-        # pybind11 stores the members of its enumerations under this name.
+        # pybind11's enumerations have this attribute, which applications may read.
         setattr(cls, "__entries", {name: (member, None) for name, member in cls._by_name.items()})
         cls.__doc__ = "\n\n".join(["Members:", *(f"  {name}" for name in cls._by_name)])
 
@@ -115,7 +115,7 @@ class _NativeFlags(_NativeEnum):
 for _name in ["and", "or", "xor", "rand", "ror", "rxor", "lt", "le", "gt", "ge", "invert"]:
     setattr(_NativeFlags, f"__{_name}__", _arithmetic(f"__{_name}__"))
 
-if TYPE_CHECKING:  # type checkers treat these classes like Python's enumerations
+if TYPE_CHECKING:  # for type checkers the members are members of Python's enumerations
 
     class _OrtEnum(enum.IntEnum):
         def __init_subclass__(cls, strict: bool = False, signed: bool = False) -> None: ...
@@ -164,7 +164,7 @@ class OrtDeviceMemoryType(_OrtEnum):
     HOST_ACCESSIBLE = 5
 
 
-# These numbers differ from those of `OrtHardwareDeviceType`: in ONNX Runtime's devices FPGA is 2.
+# These numbers differ from those of `OrtHardwareDeviceType`: here 2 means FPGA, there it means NPU.
 class OrtMemoryInfoDeviceType(_OrtEnum):
     CPU = 0
     GPU = 1
@@ -329,7 +329,7 @@ def as_bool(name: str, value: Any) -> bool:
         raise wrong_type(name, value, "True or False")
     try:
         return bool(value)
-    except (TypeError, ValueError):  # raised by an array with several elements
+    except (TypeError, ValueError):  # `bool` fails for an array with several elements
         raise wrong_type(name, value, "True or False") from None
 
 

@@ -186,7 +186,8 @@ def normalize_providers(
     if providers is None:
         if provider_options is None:
             return ()
-        # ONNX Runtime silently ignores options without `providers`. Use them for QNN, the default provider.
+        # ONNX Runtime silently ignores `provider_options` without `providers`. qnnbridge applies the options to
+        # QNN, its default provider.
         providers = [QNN]
     if isinstance(providers, str):
         providers = [providers]

@@ -4,9 +4,10 @@ Overview. The host reads the model. The application's side keeps a `SessionRecip
 bytes, the options, and the facts that the host reported when it first created the session. The recipe is sufficient
 to create the session again.
 
-    remote_runner.RemoteRunner --> remote_session.RemoteSession --> replay: this host, and the next after a crash
-      run, run_bound, verify         one session.run                  --> create: one session.create, its progress
-        +--> fast_calls: the second call with the same names, types and shapes (see `_fastpath`)
+`remote_runner.RemoteRunner` implements `run`, `run_bound` and `verify`. It makes repeated calls (same names, types
+and shapes) with `fast_calls` (see `_fastpath`), and all other calls with `remote_session.RemoteSession`, which
+sends a `session.run` request. `replay` repeats this request in the next host after a crash. `create` sends
+`session.create` and reports the progress.
 
 Invariants: a call either returns its result or raises an error that explains the failure. One immutable object
 stores both the host process and the session's number in that process, so the two always belong together. Recipes
@@ -107,7 +108,7 @@ class SessionRecipe:
 
     @property
     def without_qnn(self) -> bool:
-        """Whether providers were requested, but not QNN."""
+        """Whether providers were requested and QNN is not one of them."""
         names = [provider.name for provider in self.spec.providers]
         return bool(names) and QNN not in names
 
@@ -131,7 +132,7 @@ class SessionRecipe:
         except OSError:
             return None
         # Include the inode, which changes if the file is replaced by a file of the same size and date, and the
-        # ctime, which changes on POSIX if the file is written. For a file with other numbers the host compares the
+        # ctime, which changes on POSIX if the file is written. If a number has changed, the host compares the
         # contents.
         dates = (status.st_mtime_ns << 128) + (status.st_ctime_ns << 64) + status.st_ino
         return path, status.st_size, dates

@@ -70,7 +70,7 @@ _STAGES: Final = {
     "compiling": "{} is being compiled for QNN; the result is kept for later sessions",
 }
 
-# Notices that this process has shown.
+# Notices that this process has shown, so that it shows each notice only once.
 _said: set[str] = set()
 _said_lock = renew_in_forks(Lock())
 
@@ -137,7 +137,7 @@ class CreateRequest:
             header["budget_s"] = max(1.0, deadline - time.monotonic())
         if recipe.spec.model_path is None:
             # Without model_path, the host uses the last buffer as the model.
-            buffers += (recipe.data or b"",)  # the model's bytes follow the buffers of the tensors
+            buffers += (recipe.data or b"",)
         return header, buffers
 
 
@@ -275,7 +275,8 @@ def create(
                 process, (header, buffers), deadline, context, on_sent, news, request.recipe.functions
             )
     except BridgeError as error:
-        # Use ONNX Runtime's error class and message for a cancelled load, because applications search for code 12.
+        # Use ONNX Runtime's error class and message for a cancelled load, because applications search the message
+        # for code 12.
         if isinstance(error, Cancelled) and cancellation is not None and cancellation.terminate:
             raise _load_canceled(request.recipe) from None
         from qnnbridge._diagnosis.ort_log import enrich_from_stderr

@@ -1,4 +1,4 @@
-"""Make repeated calls over fast channels if possible; otherwise they use the slow path (the connection).
+"""Make repeated calls over fast channels. Calls that cannot use a channel take the slow path (the connection).
 
 Invariant: a call is sent on a fast channel only if no condition requires the slow path (a new host process,
 suspects that run alone, quarantine, a planned restart). If the call fails, `FastCallFailed` passes the failure and
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 # Seconds between two checks of conditions that require the slow path, such as the quarantine's file.
 UPKEEP_INTERVAL_S = 1.0
 
-# Minimum seconds to wait for the answer to a ping when a channel has ended, even after the deadline.
+# After a channel has ended, a ping checks whether the host still runs. Wait at least this many seconds for the
+# answer, even if the call's deadline has passed.
 ALIVE_GRACE_S = 0.25
 
 # Seconds until a plan is requested again after the host refused it or memory ran out. A request costs a round trip,
@@ -102,7 +103,8 @@ def run(
     if memory is not None:
         out, fresh, in_place = memory
         if fresh:
-            # Allocate results in shared memory before computing the key, because their memory is part of the key.
+            # Allocate large results before computing the key, which contains their memory. The signature contains
+            # their sizes.
             signature = find(names, feed)
             if signature is None:
                 return None
@@ -116,7 +118,8 @@ def run(
     channel = None
     try:
         plan = None if plans is None else plans.plans.get(key.key)
-        # Each channel has its own plans, so this channel may have no plan for a known call.
+        # Each channel has its own plans. If this channel has no plan for the call, look up the signature of the
+        # call.
         signature = signature or find(names, feed) if plan is None else plan.signature
         if signature is None or signature.slow:
             return None
@@ -170,7 +173,8 @@ def _open(process: HostProcess, pool: ChannelPool, deadline: float | None) -> Ch
 
 
 def _fresh(host: Host, signature: CallSignature, memory: OutputPlacement) -> list[Array | None]:
-    """Return the arrays for the outputs. Allocate arrays in shared memory for large results without an array."""
+    """Return the arrays for the outputs: the caller's arrays, and new arrays in shared memory for other large
+    outputs. ``None`` stands for an output without an array."""
     out: list[Array | None] = list(memory.out or (None,) * len(signature.outputs))
     borrowed = memory.fresh == "borrowed"
     for index, tensor in enumerate(signature.outputs):
@@ -188,7 +192,7 @@ def _plan(
     """Return a new plan for this call; ``None`` if the host refuses the plan or memory ran out."""
     try:
         return plans.make(session, key, signature, deadline)
-    # The request for a plan does not run the model, so the call itself has not started.
+    # The request for a plan does not run the model, so a timeout here means that the call has not started.
     except ChannelTimeout:
         plans.channel.busy = False
         raise CallTimedOut("not-started") from None
@@ -214,7 +218,7 @@ def _other_answer(channel: FastChannel, head: Any, signature: CallSignature, dea
 def _periodic_checks(remote: RemoteSession, process: HostProcess, feed: Feed) -> bool:
     """Perform the checks of the slow path, once a second. Return False if the call must take the slow path."""
     supervisor = remote.host.supervisor
-    # `locks_hold` is false after eventlet has replaced the locks of existing objects (`qnnbridge_os.native`).
+    # If eventlet has replaced the locks of existing objects (`locks_hold` is false), the slow path raises an error.
     if remote.closed or not (remote.host.blame.quiet and locks_hold()) or supervisor.current is not process:
         return False
     if remote.host.log_function is not None:

@@ -101,7 +101,8 @@ def verify_mode(given: object) -> Verify:
         raise OptionError(f"{where} is not a valid value.", fix="Give 'warn', 'raise' or False ('off').") from None
 
 
-# Kind of a compared call, by its inputs; "" if no call is being compared.
+# Kind of the inputs of a compared call: "content" if `has_content` is true, else "constant"; "" if no call is being
+# compared.
 Kind = Literal["", "constant", "content"]
 
 
@@ -147,11 +148,12 @@ class NumbersCheck:
         self._whole = whole
         self._counter: HasCalls = remote if whole is None else whole.counter
         self._lock = Lock()
-        # Whether calls of this session are compared, and the time before which `wants` chooses no call.
+        # Whether calls of this session are compared.
         self._compares = False
+        # Time before which `wants` returns False.
         self._next_decision = 0.0
-        # Kind of the call that is being compared. A call with content is compared even during the comparison of a
-        # call without content.
+        # Kind of the call that is being compared. While a call without content is compared, a call with content may
+        # be compared, too.
         self._busy: Kind = ""
         # Number of this session's comparisons without a verdict, by kind of call.
         self._unsettled = {"constant": 0, "content": 0}
@@ -317,7 +319,8 @@ class NumbersCheck:
             if self._busy == kind:
                 self._busy = ""
             self._spent_s += 0.0 if report.kept else report.seconds
-            # Without a cache the host does not count calls, so count them here.
+            # Add the calls to the counts of a report with a verdict, because without a cache the host does not
+            # count calls.
             if report.state != "unknown":
                 report = dataclasses.replace(
                     report,
@@ -329,8 +332,8 @@ class NumbersCheck:
             self._report = report.after(before) if settled else report
             if report.state == "unknown" and kind:
                 self._unsettled[kind] += 1
-            # Compare further calls if this comparison was not conclusive, but not if the results cannot be compared
-            # at all.
+            # If this comparison led to no verdict, compare further calls. Without a report on outputs the results
+            # cannot be compared at all, so compare no further calls.
             shows_nothing = self._report.state == "unknown" and bool(self._report.outputs)
             self._compares = self._mode != "off" and (self._report.state == "agrees" or shows_nothing)
             return self._report.state == "differs" and before.state != "differs"

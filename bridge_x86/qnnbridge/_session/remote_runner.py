@@ -332,7 +332,7 @@ class RemoteRunner:
         return self.remote.end_profiling()
 
     def close(self) -> None:
-        # Release the session last, because calls in other threads may still look up signatures.
+        # Forget the calls first, so that calls in other threads take the slow path, and release the session last.
         self._known.forget()
         self.remote.close()
 
@@ -347,8 +347,8 @@ def _no_buckets(what: str) -> OptionError:
 def shown_facts(
     remote: RemoteSession, placement: Placement, variants: str, verified: NumbersReport
 ) -> Iterator[Fact]:
-    """Yield the facts in the `repr` of a session, without a request to the host. variants: description of the
-    session's buckets."""
+    """Yield the facts that the `repr` of a session shows, without a request to the host. variants: description of
+    the session's buckets."""
     if remote.closed:
         yield "closed", ""
     yield from placement._shown_facts()

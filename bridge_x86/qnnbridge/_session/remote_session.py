@@ -146,8 +146,9 @@ class RemoteSession:
         self._dynamic: dict[str, str] = {}
         # The session's number in the host process of `generation`.
         self.session_id = 0
-        # Generation of the host that began the current profile, and whether `end_profiling` has ended the profile.
+        # Generation of the host that began the current profile.
         self._profile_in: int | None = None
+        # Whether `end_profiling` has ended the profile.
         self._profile_ended = False
         # Generation and number of the session to release; empty if there is nothing to release. The release
         # function refers to this list and not to the session, because a reference would keep the session alive.
@@ -173,7 +174,7 @@ class RemoteSession:
         return self._moved_because is not None
 
     def may_be_fast(self, limits: CallLimits) -> bool:
-        """Return whether a call may take the fast path, whose messages cannot contain `limits`."""
+        """Return whether a call with these limits may take the fast path, whose messages cannot contain limits."""
         # A private host does not need the limits, because the application's process repeats calls and ends the
         # host. A daemon repeats calls and ends its host itself, so it needs the limits in the header of a request.
         return not self.host.is_daemon or (limits.retry in (None, self.retry) and limits.on_deadline == "raise")
@@ -317,7 +318,8 @@ class RemoteSession:
             reply = self.forward(header, limits=CallLimits(self.timeout_s, retry=0), only_in=begun_in)
             file = str(field(reply.header, "file", "str"))
         except StateLost:
-            # The next call of `end_profiling` ends the profile that the new host records.
+            # If a new host has created the session since, it records a new profile. The next call of
+            # `end_profiling` ends the new profile.
             self._profile_in = self._generation if self._generation > begun_in else None
             raise
         self._profile_in, self._profile_ended = None, True
@@ -350,7 +352,8 @@ class RemoteSession:
         # A thread that is creating the session reads this flag afterwards and releases the session.
         self._closed = True
         process = self.host.supervisor.running
-        # A session in an earlier host process ended with that process.
+        # Release the session only in the process that contains it. A session in an earlier process ended with that
+        # process.
         if process is not None and process.generation == self._generation:
             try:
                 process.channel.call(
@@ -397,7 +400,8 @@ class RemoteSession:
                 if kill and deadline is not None:
                     request["kill_after_s"] = _seconds_until(deadline)
                     deadline += KILL_ANSWER_S
-            # The session may have moved to the CPU since the last attempt.
+            # Determine the context in each attempt: if the session has moved to the CPU since the last attempt, a
+            # crash is attributed to other options.
             context = self.suspect.context_of(header["op"])
             # Enter `isolate` before the relay: while a suspected model waits until it may run alone, no request
             # exists that could be cancelled.
@@ -467,8 +471,8 @@ class RemoteSession:
         host, recipe, again = self.host, self.recipe, bool(self._generation)
         suspect = self.suspect.creation
         if host.blame.active and not recipe.fingerprint and not host.is_daemon:
-            # A suspected model must run alone. Read the identity of this session's model to find out whether it is
-            # the suspect.
+            # A suspected model must run alone. Read the identity of this session's model to find out whether this
+            # model is suspected.
             self.describe(deadline)
             recipe = self.recipe
         # After the application has ended the profile, later hosts must not record a profile, because they would
@@ -481,7 +485,7 @@ class RemoteSession:
             # Apply the rewrites of the first creation again: without them the results would be wrong.
             spec = dataclasses.replace(spec, fix=self.fix)
         cached = not again or self._from_cache
-        # Report to the host only damaged cache entries of this session.
+        # Report only the damaged entries in this session's cache folder to the host.
         folder = recipe.cache_settings().folder if cached and host.invalid_entries else None
         invalid = {where: fault for where, fault in host.invalid_entries.copy().items() if where[0] == folder}
         request = CreateRequest(
@@ -521,7 +525,7 @@ class RemoteSession:
         except BridgeError:
             raise
         except BaseException as error:  # the deadline expired, or the thread was interrupted
-            # The host may still create the session, although no thread waits for the answer, so release it.
+            # Queue a release, because the host may still create the session, but no thread waits for the answer.
             self._generation = before
             self._to_release.clear()
             for number in numbers:
@@ -551,8 +555,8 @@ class RemoteSession:
         )
         self._count(created.cache, again=again)
         show_notices(created.notices)
-        # Assign the generation last, because `ensure_session` and the fast path read these attributes without the
-        # lock.
+        # Assign the generation last: `ensure_session` and the fast path read it without the lock, and then use the
+        # session's number.
         info = created.info
         if self.recipe.variant:
             placement = dataclasses.replace(info.placement, variant=self.recipe.variant)

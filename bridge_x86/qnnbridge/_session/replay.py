@@ -1,18 +1,14 @@
 """Repeat the calls of a session after the death of a host: in the next host, on the CPU, or without a cache entry.
 
-A call goes through these states of the loop in `_supervision.retries`::
+The loop in `_supervision.retries` takes these steps for a call:
 
-                 quarantined                        quarantined, fallback="cpu"
-    CHECKED ------------------> refused        +--------------------------------------+
-       |                                       |                                      |
-       v                                       |                                      v
-    HOST RUNNING --> SESSION MADE THERE --> IN THE HOST --> answered              ON THE CPU
-       ^                  |                    |                                      |
-       |   cache entry    |   host or worker   |    another cause,                    |
-       |   crashed host   v        died        v    or retry left                     |
-       +------------- ENTRY BLAMED        INVESTIGATED --------------> HOST RUNNING <-+
-                                               |
-                                               +---- no retry left --> raised, with the cause
+1. Check the quarantine. If the model is in quarantine, the session moves to the CPU with ``fallback="cpu"``, and
+   otherwise the call raises `ModelQuarantined`.
+2. Start a host if none is running, and create the session in this host if needed. If a cache entry crashes the
+   host, repeat the steps without the entry.
+3. Send the request and return the answer.
+4. If the host or a worker died, investigate the death. Repeat the steps if the death has another cause, if a retry
+   is left, or if the session has moved to the CPU because of this death. Otherwise raise an error with the cause.
 
 `retry` limits repetitions after crashes that the call may have caused. After all other crashes (a kill from
 outside, another call inside native code, a host that never received the request) the call is repeated until its

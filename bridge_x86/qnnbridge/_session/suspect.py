@@ -1,4 +1,4 @@
-"""The model or cache entry that a crash of the host is attributed to while a session uses the host."""
+"""Record to which model or cache entry a crash of the host is attributed while a session uses the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qnnbridge_protocol.errors import BridgeError, HostCrashed
 from qnnbridge_protocol.model_records import EntryFault
 from qnnbridge_protocol.specs import Placement
 
-# Number of cache entries that may crash the host during one creation before the model itself is blamed.
+# After this many cache entries have crashed the host during one creation, the model itself is blamed.
 MAX_BAD_ENTRIES = 3
 
 
@@ -53,7 +53,7 @@ class Suspect:
             self.creation = dataclasses.replace(self.creation, **suspect)
 
     def move_to_cpu(self, recipe: SessionRecipe) -> None:
-        """Use the options of `recipe`, which runs the model on the CPU, for later crashes."""
+        """Attribute later crashes to the options of `recipe`, with which the model runs on the CPU."""
         self.run = dataclasses.replace(self.run, options_hash=recipe.options_hash, without_qnn=recipe.without_qnn)
         self.creation = dataclasses.replace(self.run, op="session.create")
 
@@ -69,7 +69,7 @@ class Suspect:
         return {call.get("fingerprint") for call in error.details.get("suspects") or []} == {self.run.fingerprint}
 
     def concerns(self, error: BridgeError) -> bool:
-        """Return whether the crash concerns this session: this suspect is the only one, or there is no suspect."""
+        """Return whether this session may have caused the crash: the error lists no other suspect."""
         return not error.details.get("suspects") or self.is_only_suspect(error)
 
     def blamed_entry(self, error: BridgeError) -> EntryFault | None:

@@ -146,8 +146,7 @@ class Blame:
                 if status is None or status.code.fault != "kill" or why != "memory-ran-out":
                     return []
                 suspects = [call for call in suspects if self._killed_too_often(call)]
-            # The points of a death sum to 1, so a model that always runs together with other models reaches the
-            # limit after the same total number of points.
+            # Divide one point among the suspects, because usually only one of them caused the death.
             share = 1.0 / len(suspects) if suspects else 0.0
             given = [Points(call, share) for call in suspects]
             if len(given) > 1:
@@ -199,9 +198,9 @@ class Blame:
 
 
 def _may_be_its_fault(status: ExitStatus) -> bool:
-    # An exit code of the loader usually means a failed start, which is not a model's fault. The exception is a
-    # missing function that native code binds at the first call (exit code 127, 0xC0000139). Exit code 0 during
-    # native code means that native code called exit().
+    # Exit codes of the loader are included, because native code binds some functions only at the first call, and a
+    # function may be missing (exit code 127, 0xC0000139). Exit code 0 during native code means that native code
+    # called exit().
     return status.code.blame or status.code.kind == "loader" or status.code.fault == "ok"
 
 
@@ -226,8 +225,9 @@ class IsolationLock:
         # Decide at the start: a model that becomes a suspect during the call runs alone from the next call on.
         alone = self._blame.must_run_alone(context.fingerprint)
         me = (threading.get_ident(), object())
-        # Whether this code runs in a signal handler or finalizer that has interrupted a call of the same thread. It
-        # must not wait for the interrupted call, which continues only after the handler has ended.
+        # Whether this call comes from a signal handler or finalizer that interrupted another call of the same
+        # thread. Such a call must not wait for the interrupted call, which continues only after the handler has
+        # ended.
         nested = any(me[0] == thread for thread, _ in [*self._inside, *self._waiting_alone])
 
         def enter() -> bool:

@@ -223,7 +223,8 @@ class Investigator:
         host_phase = channel.requests.host_phase
         ready = process.ready_at is not None
         if host_phase in NOT_BUSY:
-            # A host that waits for work is in the phase "ready". Crash reports call this phase "idle".
+            # For a host without a request, crash reports use the phase "starting" before its HELLO, and "idle"
+            # afterwards.
             host_phase = "idle" if ready else "starting"
         return CrashRecord(
             exit=status,
@@ -331,8 +332,9 @@ def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
     """Set the phase "running" for calls that are inside native code although the host declared no phase for them.
 
-    The host declares no phase for a call that starts while no other call runs (ADR 0003), so mark the oldest call.
-    If any call is on a fast channel, mark all calls, because the order in which they started is unknown.
+    The host declares no phase for a request that is alone in the host (ADR 0003). If it declared none, it has read
+    only the oldest request, so mark this call. If any call is on a fast channel, mark all calls, because it is
+    unknown which call is the oldest.
     """
     if any(one.phase for one in lost):
         return lost

@@ -65,7 +65,8 @@ STOPPED_CHECKS = 6
 # check would be wrong.
 LOADING_CHECKS = 2
 
-# Seconds to wait for the end of stderr after the process has ended. A grandchild process may keep stderr open.
+# Seconds to wait for the end of stderr after the process has ended, because a child process of the host may keep
+# stderr open.
 STDERR_TIMEOUT_S = 1.0
 
 
@@ -259,7 +260,7 @@ class HostProcess:
             self.open_pool.close()
         if not known:
             self._log_death_at_the_end(logging.INFO if quietly else logging.WARNING)
-        # Read the rest of stderr, which is about to end like the process.
+        # Read the rest of stderr, which ends with the process.
         self.stderr.drain(STDERR_TIMEOUT_S)
         # Close descriptors only if no thread reads from them, because the next opened file may get the number of a
         # closed descriptor.
@@ -274,7 +275,7 @@ class HostProcess:
         """Run `_check` for callers that wait on fast channels, and fail the connection if the host has failed."""
         if self.channel.requests.failure is not None:
             return self.channel.requests.failure
-        # Possibly no caller reads the connection, so check here whether it has ended.
+        # If all callers wait on fast channels, no thread reads the connection, so check here whether it has ended.
         seen = self._check()
         if seen is not None:
             return self.channel.fail(seen.reason)
@@ -349,7 +350,8 @@ class HostProcess:
         )
 
     def _end_by_force(self, patience_s: float) -> None:
-        """End the process by terminate and then kill, each with a time limit. Record the steps in `end_steps`."""
+        """Wait `patience_s` seconds for the end of the process, then terminate it, and finally kill it. Record the
+        steps in `end_steps`."""
         if self._child.wait(patience_s) is not None:
             return
         for name, act, seconds in (
@@ -383,7 +385,7 @@ class FastCallFailed(Exception):
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # The error, until `take` returns it, without traceback, which would keep the call's frames alive.
+        # Error of the call; ``None`` after `take`. It has no traceback, which would keep the call's frames alive.
         self.error: Exception | None = _without_traceback(error)
 
     def without_traceback(self) -> FastCallFailed:
@@ -409,7 +411,8 @@ def _without_traceback(error: Exception) -> Exception:
 
 # --- conversion of timeouts to deadlines, and calls that miss their deadline ------------------
 
-# Maximum timeout in seconds (eleven days). Waiting for locks and descriptors does not accept much more.
+# Maximum timeout in seconds (eleven days). Functions that wait for locks and descriptors do not accept much larger
+# values.
 LONGEST_S = 1_000_000.0
 
 

@@ -27,9 +27,10 @@ same error is raised at once for every further start, until `reset`.
 devices (200 compilations grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports
 700 MB that were kept after the session was closed). After a replacement, every session that is still used is
 created again, and these creations must not trigger the next replacement. So only creations that the application
-requested are counted: for each key, only the creations that exceed the maximum of all earlier generations count.
-The count is exact if a key identifies one session and not only its model. If a key identifies only the model, a
-program that opens and closes one model repeatedly gets a new host after 1, 3, 6, 10 ... times the limit.
+requested are counted: if an earlier generation has created N sessions with a key, the first N creations with this
+key in a later generation do not count. The count is exact if a key identifies one session and not only its model.
+If a key identifies only the model, a program that opens and closes one model repeatedly gets a new host after 1, 3,
+6, 10 ... times the limit.
 
 Thread-safe; each host has its own policy. No function waits: `next_start` returns how long to wait. Policies take a
 `Clock`, so that tests can replace the time.
@@ -62,14 +63,15 @@ class Clock:
         return time.time()
 
 
-# Delays are multiplied by a random factor (jitter), so that several applications whose hosts die for the same
-# reason do not start hosts at the same moment.
+# First delay before a restart. Delays are multiplied by a random factor (jitter), so that several applications
+# whose hosts die for the same reason do not start hosts at the same moment.
 FIRST_DELAY_S: Final = 0.25
 MAX_DELAY_S: Final = 30.0
 SETTLED_AFTER_S: Final = 60.0
 # Number of consecutive kills from outside (of generations without useful work) that do not increase the delay.
 FREE_KILLS: Final = 3
-# The limits of systemd (5 starts in 10 s) and Erlang (1 in 5 s) never apply, as a cold start takes about 2 s.
+# Number of deaths that open the breaker. With the limits of systemd (5 starts in 10 s) and Erlang (1 in 5 s) the
+# breaker would hardly ever open, because a cold start takes about 2 s.
 BREAKER_DEATHS: Final = 5
 BREAKER_WINDOW_S: Final = 120.0
 OPEN_S: Final = 60.0
@@ -197,7 +199,7 @@ class RestartPolicy:
         with self._lock:
             now = self._clock.monotonic()
             settled = self._ready_at is not None and now - self._ready_at >= SETTLED_AFTER_S
-            # Reset the attributes, so that another death before the next start counts as barren.
+            # Reset the state of the dead generation, so that a death before the next `on_start` counts as barren.
             productive, self._proved, self._ready_at = self._proved, False, None
             if incurable is not None:
                 self._incurable = incurable

@@ -187,8 +187,8 @@ def survive(
             if policy.excuses(lost):
                 continue
             innocent = not supervisor.may_be_caused_by(process, failure)
-            # With `retry=0` no request is sent twice, even if another call caused the death. A request without an
-            # id was not sent at all, so it may be repeated.
+            # With `retry=0` repeat only a request that was not sent (it has no id), even if another call caused the
+            # death.
             innocent = innocent and (policy.may_repeat or failure.request_id is None)
             death: Death | bool | None = Death(lost, innocent)
             del lost

@@ -46,8 +46,8 @@ GRACE_S = 0.25
 RETIRE_TIMEOUT_S = 30.0
 
 
-# Number of attempts to connect if the daemon reports that it is ending: its end may take a second, and another
-# program may start a new daemon.
+# Number of attempts to connect if an older daemon is ending. Its end may take a second, and meanwhile another
+# program may start another older daemon.
 MAKE_WAY_TRIES = 8
 
 
@@ -101,7 +101,8 @@ class Supervisor:
         self._is_closed = False
         self._closing: Changes[bool] = Changes()
         self._retired: list[HostProcess] = []
-        # Whether the interpreter is ending. Callers then wait forever instead of getting an error.
+        # Whether the interpreter is ending. Callers in daemon threads then wait forever, because an error would
+        # only print a traceback.
         self.exiting = False
 
     @property
@@ -115,7 +116,8 @@ class Supervisor:
 
     @property
     def running(self) -> HostProcess | None:
-        """The generation that accepts calls, or ``None``; always ``None`` in a fork."""
+        """Generation that accepts calls; ``None`` if there is none, or in a fork of the process that owns the
+        host."""
         process = self._process
         return process if process is not None and process.usable and not self.foreign else None
 
@@ -131,7 +133,8 @@ class Supervisor:
         Raises:
             HostStartFailed, BreakerOpen, Closed, ForkedClient, DeadlineExceeded: a host is not available.
         """
-        # Check the locks here and not during the import, because a program may import qnnbridge and never use it.
+        # Check here and not during the import whether eventlet has replaced the locks, because a program may import
+        # qnnbridge and never use it.
         check_locks()
         refuse_at_the_end()
         process = self._process
@@ -201,8 +204,8 @@ class Supervisor:
         """
         report = self._deaths[process]
         own = failure.request_id
-        # If the host declared suspects, only a suspect may have caused the death; otherwise any request that the
-        # host received.
+        # If the report lists suspects, only a suspect may have caused the death. Without suspects, any request that
+        # the host received may have caused the death.
         if report.from_outside or report.suspects:
             return own in report.suspects - report.undecided and not report.from_outside
         return any(one.request_id == own and one.sent for one in process.channel.requests.lost)
@@ -284,8 +287,8 @@ class Supervisor:
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
-            # Read the attributes again under the lock: the interrupted start has cleared `_starting`, or another
-            # start has set `_process`.
+            # Read the attributes under the lock: `close` has waited for the interrupted start, which clears
+            # `_starting`, and another start may have set `_process`.
             for process in (self._starting, self._process, *self._retired):
                 if process is not None:
                     process.close(reason=reason, quietly=self.exiting)
@@ -340,7 +343,8 @@ class Supervisor:
             self._note_failed_start(error)
             raise
         self._starting = None
-        # The first good response or a minute without a crash resets the restart delay; a HELLO alone does not.
+        # Record the time of the HELLO. Only the first good response, or a minute without a crash, resets the
+        # restart delay.
         self._policy.on_ready()
         self._investigator.on_ready(process)
         if process.channel.preamble:

@@ -75,10 +75,10 @@ SILENCE_INTERVAL_S = 5.0
 
 # Seconds that a caller waits after its deadline to learn the state of its call.
 CANCEL_TIMEOUT_S = 0.8
-# Maximum seconds that one call of `take_in` reads.
+# Maximum seconds for one call of `take_in`, so that a host that sends continuously does not block the thread.
 TAKE_IN_TIMEOUT_S = 1.0
 
-# Seconds to read a dead host's last output from the pipe, counted from the failed write to the host.
+# Maximum seconds to read the last output of a dead host from the pipe, after a write to the host has failed.
 LAST_WORDS_TIMEOUT_S = 1.0
 
 
@@ -263,7 +263,7 @@ class Channel:
         keeps the pipe open.
         """
         with contextlib.suppress(TooLate):
-            # After each lock was acquired once, no thread is inside a read or a write any more.
+            # Acquire each lock once, to wait until no thread is inside a read or a write any more.
             in_turn(self._send_lock, timeout_s, self._writer.discard)
             in_turn(self._lead, timeout_s, lambda: None)
             return True
@@ -281,7 +281,8 @@ class Channel:
     ) -> Frame:
         waiter, settled = waiter or Waiter(), True
         try:
-            # If `_send` raises, it has already withdrawn or abandoned the request, and `settled` remains true.
+            # If `_send` raises `CallTimedOut`, it has already withdrawn or abandoned the request. `settled` is then
+            # true, so that the error handler below does not abandon the request again.
             self._send(message, deadline, waiter, context)
             settled = False
             if on_sent is not None:
@@ -354,7 +355,7 @@ class Channel:
             # The writer takes chunks from the end of its list, so insert them at the beginning in reverse order.
             pieces = last_first(chunks)
             self._writer.rest[:0] = pieces
-            added = True  # no signal handler can run before this line: it and the last line call no Python function
+            added = True  # no signal handler runs between the line above and this line: they call no Python code
             self._write((), deadline)
         except CallTimedOut:
             # If no byte was written, withdraw the request. Otherwise the next sender must complete the frame, or
@@ -412,8 +413,8 @@ class Channel:
     def _wait_for_room(self, deadline: float | None) -> None:
         """Wait until the pipe accepts data. Add up consecutive waits of all callers, to detect a stopped host."""
         now = time.monotonic()
-        # Keep `_stuck_since` when a deadline expires, so that several callers with short deadlines together detect
-        # a host that does not read.
+        # Keep `_stuck_since` when a deadline expires: the waits of several callers with short deadlines add up
+        # until they reveal a host that does not read.
         if self._stuck_since is None:
             self._stuck_since = now
         stuck_until = self._stuck_since + STALL_TIMEOUT_S

@@ -56,9 +56,9 @@ MAX_STREAMS = 32
 class OneWayRequests:
     """Send requests that release memory and sessions. No caller waits for their answers. Thread-safe.
 
-    Invariant: a request is written as soon as the sender's lock is free. `add` appends the request before it tries
-    the lock, and every thread calls `send` after it has released the lock, so one of the two threads sends the
-    request. If the pipe is full, a request waits until the next frame is written, or until `send` is called. No
+    Invariant: a request is written as soon as the sender's lock is free. `add` appends the request and then tries
+    the lock. If another thread holds the lock, that thread calls `send` after it has released the lock, and sends
+    the request. If the pipe is full, a request waits until the next frame is written, or until `send` is called. No
     method waits for the lock.
 
     Args:
@@ -90,14 +90,14 @@ class OneWayRequests:
                     return
 
     def _send_next(self) -> bool:
-        # Remove the request only after it is written. An exception in between can only cause a second copy, which
-        # is harmless.
+        # Remove the request only after it is written. If an exception prevents the removal, the request is sent
+        # twice, which is harmless.
         try:
             header = self._waiting[0]
         except IndexError:  # the last thread that held the lock has sent the request
             return True
         written = self._write(header)
-        # If another request is first now, a call in a signal handler has already removed this request.
+        # Remove the request only if it is still the first: a call in a signal handler may have sent and removed it.
         if written and self._waiting and self._waiting[0] is header:
             self._waiting.popleft()
         return written
@@ -343,7 +343,7 @@ class OpenRequests:
         self._lock = RLock()
         self._open: dict[int, _Open] = {}
         self._changes: Changes[bool] = Changes()
-        # Whether a thread waits in `wait_idle`.
+        # Whether a thread waits in `wait_idle` and must be notified when a request ends.
         self.idle_wanted = False
         # All fast channels by number. A busy channel is an open request.
         self.channels: Mapping[int, ChannelInUse] = {}
@@ -353,8 +353,9 @@ class OpenRequests:
         self.streams: dict[object, None] = {}
         # Native step that the host declared for no particular request, such as its start.
         self.host_phase: str | None = None
-        # Versions that the host reported after it had found QNN, and the function that receives each report.
+        # Versions that the host reported after it had found QNN.
         self.host_versions: dict[str, str] = {}
+        # Function that receives each report of versions.
         self.on_versions: Callable[[Mapping[str, str]], None] | None = None
         self.failure: ChannelFailed | None = None
         # Requests that were open when the connection failed, oldest first.
@@ -429,8 +430,8 @@ class OpenRequests:
                     self.on_versions(self.host_versions)
             return
         with self._lock:
-            # The entry is missing if the PHASE frame arrives after the answer of its request, which can happen if a
-            # second request arrived at the same moment.
+            # The entry is missing if the answer of the request arrived before this PHASE frame. This can happen if
+            # the host received a second request at the moment at which the first request ended.
             entry = self._open.get(frame.request_id)
             if entry is not None:
                 entry.phase = None if phase == "ready" else phase

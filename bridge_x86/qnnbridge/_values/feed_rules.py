@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 INVALID_ARGUMENT = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : "
 
-# Types that have a number in ONNX Runtime, which does not support tensors of these types.
+# Element types that have a number in ONNX Runtime, but that ONNX Runtime does not support for tensors.
 _COMPLEX = frozenset({ElementType.COMPLEX64, ElementType.COMPLEX128})
 
 # Number of each category of values in ONNX Runtime's messages (its enumeration ONNXType).
@@ -199,8 +199,8 @@ def unsupported(rule: FeedRule, value: Array | Typed) -> errors.RemoteRuntimeErr
 
 
 def missing(rule: FeedRule) -> errors.Fail:
-    """Return the error for a required input that is ``None``. In ONNX Runtime the node that uses the input raises
-    this error, but not every node does."""
+    """Return the error for a required input that is ``None``. ONNX Runtime leaves this check to the node that uses
+    the input, and not every node checks it."""
     return errors.Fail(
         f"[ONNXRuntimeError] : 1 : FAIL : Missing Input: {rule.name}",
         cause=f"None was given for input {rule.name!r}, which is not optional.",
@@ -235,7 +235,7 @@ def _shape_text(shape: tuple[Any, ...]) -> str:
 # --- element types and shapes that an application passes -------------------------------------------------------
 
 NO_STRINGS = "Creation of OrtValues is currently only supported from non-string numpy arrays"
-# numpy types without an ONNX type. ONNX Runtime's error contains the number of the type.
+# Kinds of numpy types for which ONNX Runtime's error contains the number of the unsupported type.
 _NUMBERED_KINDS = "fc"
 
 

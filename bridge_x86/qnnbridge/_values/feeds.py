@@ -116,7 +116,8 @@ def _from_list(rule: FeedRule, items: list[Any]) -> Any:
 
 def _array_of(rule: FeedRule, element: ElementType, items: list[Any]) -> Array:
     layout = LAYOUTS[element]
-    # numpy lacks bfloat16 and float8. Storing the list's values as integers of the same size would change them.
+    # numpy lacks bfloat16 and float8, so use the types of ml_dtypes. Storing the list's values as integers of the
+    # same size would change the values.
     dtype = layout.storage if layout.named else ml_dtype(element)
     if dtype is None:
         raise errors.RemoteRuntimeError(
@@ -289,8 +290,8 @@ class FeedChecker:
         self._required = frozenset(self._required_names)
 
     def check(self, feeds: Mapping[str, Any]) -> list[Feed]:
-        """Return the feeds in the types that are encoded. ``None`` for a required input is kept; see
-        `refuse_missing`."""
+        """Return the feeds, converted to the types that are sent to the host. ``None`` for a required input is
+        kept; see `refuse_missing`."""
         # Search for missing inputs first, because ONNX Runtime reports a missing input before an invalid input.
         self.require_all(feeds)
         rules = self._rules
@@ -326,7 +327,7 @@ class FeedChecker:
         # The order determines which of several errors is raised. Applications compare the messages.
         for name in sorted(named):
             value, rule = named[name], self._rules.get(name)
-            if value is None:  # the input was not fed
+            if value is None:  # an application passes None for an input that it does not feed
                 if rule is not None and rule.required:
                     out[name] = (name, None, rule.declared)
                 continue

@@ -57,7 +57,8 @@ class OrtValue:
             declared: the type in the model, for values that do not contain their type (empty sequences, maps, empty
                 optionals).
         """
-        # Both values then refer to the same object, so that a change in place affects both, as in ONNX Runtime.
+        # Use the contents of the other `OrtValue`, so that a change in place affects both objects, as in ONNX
+        # Runtime.
         if isinstance(ortvalue, OrtValue):
             ortvalue, declared = ortvalue.value, declared or ortvalue._declared
         if not (ortvalue is None or isinstance(ortvalue, (np.ndarray, Typed, Sparse, list, dict))):
@@ -73,7 +74,7 @@ class OrtValue:
 
     @property
     def content(self) -> Any:
-        """Value like `value`, for code of qnnbridge that does not pass the array or its address to the
+        """The same object as `value`, for code of qnnbridge that passes neither the array nor its address to the
         application."""
         if self._lost is not None:
             raise self._lost.copy()
@@ -97,8 +98,8 @@ class OrtValue:
     def move(self, allocate: Callable[[tuple[int, ...], np.dtype[Any]], Array | None]) -> None:
         """Move a numpy tensor to memory from `allocate`, if only qnnbridge refers to the old memory.
 
-        If other code had an array or an address of the old memory, it would not see later contents. Counting
-        references would not be sufficient, because an address that was passed to C is not a reference.
+        Other code with an array or an address of the old memory would not see later contents. Counting references
+        would not find such code, because an address that was passed to C is not a reference.
         """
         # `_ours` is false after an array or an address was returned. The tensor must then remain in its memory.
         if self._lost is not None or not self._ours:
@@ -129,7 +130,7 @@ class OrtValue:
     def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
         """Create a tensor that uses the array's memory, interpreted as another type of the same size.
 
-        For types smaller than a byte the array has the tensor's shape, and its first bytes contain the packed
+        For types smaller than a byte, pass an array with the tensor's shape whose first bytes contain the packed
         elements.
         """
         if not isinstance(data, np.ndarray):
@@ -199,7 +200,7 @@ class OrtValue:
             array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
         if getattr(getattr(data, "dtype", None), "name", str(getattr(data, "dtype", ""))) in _BOOLS:
             array = array.view(np.bool_)  # older versions of DLPack have no bool and report uint8
-        # Raise the error with ONNX Runtime's message.
+        # ONNX Runtime also refuses such an array, with this message.
         if not array.flags.c_contiguous:
             raise errors.RemoteRuntimeError("ORT only supports contiguous tensor for now.")
         return cls.ortvalue_from_numpy(array)
@@ -298,7 +299,7 @@ class OrtValue:
         (``max_version``, ``copy``)."""
         try:
             return self._dense().__dlpack__(**asked)
-        except TypeError:  # numpy before 2.1 does not support the arguments
+        except TypeError:  # numpy before 2.1 accepts none of these arguments
             return self._dense().__dlpack__()
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -410,7 +411,8 @@ _BOOLS = ("bool", "bool_", "torch.bool")
 def as_numpy(value: Typed) -> Array:
     """Return the array that an application receives for a type that numpy does not have."""
     if value.element_type is ElementType.FLOAT8E4M3FN:
-        # Return the bits, as ONNX Runtime does. ONNX Runtime raises an error for all other types that numpy lacks.
+        # For this type return the bits, as ONNX Runtime does. For all other types that numpy lacks, ONNX Runtime
+        # raises an error.
         return value.data.reshape(value.shape)
     return value.numpy()
 
@@ -548,8 +550,8 @@ class SparseTensor:
         outer_indices: Array,
         ort_device: OrtDevice,
     ) -> SparseTensor:
-        """Create a matrix from the column of each value and the start of each row, followed by the number of
-        values."""
+        """Create a CSR matrix from the column of each value and the offset of each row; the last offset is the
+        number of values."""
         values = _values(values, ort_device)
         return cls(_sparse(values, dense_shape, "csr", (_indices(inner_indices), _indices(outer_indices))))
 
