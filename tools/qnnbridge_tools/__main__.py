@@ -1,4 +1,4 @@
-"""Run the `qnnbridge` command by `python -m qnnbridge_tools`.
+"""Run the `qnnbridge` command when Python is started with `-m qnnbridge_tools`.
 
 The doctor is started without importing the other commands: it must start fast, and work even if the libraries of
 other commands are broken.
@@ -15,9 +15,9 @@ EXIT_INTERRUPTED = 130
 def main() -> int:
     """Run the command; return its exit code."""
     if sys.argv[1:2] == ["exec"]:
-        return _command()  # The program itself handles signals and errors of its output, such as a closed pipe.
-    # Some commands run ONNX Runtime in this process, whose telemetry would leave a file (`.ses`). Hosts set this
-    # variable, too.
+        return _command()  # The program that `exec` runs handles signals and output errors, such as a closed pipe.
+    # Some commands run ONNX Runtime in this process. Its telemetry would leave a `.ses` file. Hosts set the same
+    # variable.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         # Import here, because Ctrl+C during an import at the top of this module would print a stack trace.

@@ -1,4 +1,4 @@
-"""Parse the `NAME=VALUE` arguments of commands, and convert ``--dim`` for sessions.
+"""Parse the `NAME=VALUE` arguments of commands, and turn ``--dim`` into session options.
 
 An invalid value raises `OptionError`.
 """
@@ -33,7 +33,7 @@ class InputFile:
 
 
 def read_inputs(texts: Iterable[str]) -> list[InputFile]:
-    """Read `x=image.npy` or `x=all.npz:key`."""
+    """Parse values of `--input`, such as `x=image.npy` or `x=all.npz:key`, without reading the files."""
     read: list[InputFile] = []
     for text in texts:
         name, equals, rest = text.partition("=")
@@ -54,7 +54,7 @@ def read_inputs(texts: Iterable[str]) -> list[InputFile]:
 
 
 def read_input_files(texts: Iterable[str]) -> tuple[list[InputFile], list[Path]]:
-    """Read `--input`: files of single inputs (`NAME=FILE.npy`), and files that contain all inputs (`FILE.npz`)."""
+    """Parse `--input`; return (files of single inputs: `NAME=FILE.npy`, files with all inputs: `FILE.npz`)."""
     read = list(texts)
     whole = [text for text in read if _is_whole(text)]
     return read_inputs(text for text in read if text not in whole), [Path(text) for text in whole]
@@ -66,7 +66,7 @@ def _is_whole(text: str) -> bool:
 
 
 def read_one_set(texts: Iterable[str]) -> tuple[list[InputFile], Path | None]:
-    """Read `--input` of a command that runs one set of inputs: at most one archive, and files of single inputs."""
+    """Parse `--input` of a command that runs once; return (files of single inputs, archive or ``None``)."""
     files, archives = read_input_files(texts)
     if len(archives) > 1:
         raise OptionError("--input is given two archives.", fix="Put all inputs into one .npz file.")
@@ -127,7 +127,7 @@ def read_constants(texts: Iterable[str]) -> dict[str, Any]:
         cause = None
         try:
             values = [_number(word) for word in numbers.split(",")]
-            # Pass a single value as a number: the shape of the input later determines the shape of the constant.
+            # Pass a single value as a number, not as a list: the constant later gets the shape of the input.
             read_one = plain_constants({name: values if len(values) > 1 else values[0]})
         except ValueError as error:
             read_one, cause = {}, f"{error}."
@@ -155,7 +155,7 @@ def _number(word: str) -> float:
 
 # Largest size of a dimension, as for buckets of a session.
 MOST_SIZE = 2**31 - 1
-# Limit for the combinations of sizes, because each combination is compiled as a separate model.
+# Maximum number of combinations of sizes. Each combination is compiled as a separate model.
 MOST_BUCKETS = 256
 
 
@@ -171,7 +171,7 @@ def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
                 "or repeats a dimension.",
                 fix="Give a free dimension and its sizes: --bucket seq=16,32,64.",
             )
-        # Remove duplicates: a size that is given twice would be compiled twice, into one file.
+        # Remove duplicates: a repeated size would be compiled twice and written to the same file.
         sizes[name] = sorted({int(word) for word in words})
     return sizes
 
@@ -209,7 +209,7 @@ def read_chip(text: str) -> int:
 
 
 def read_timeout(seconds: float | None) -> float | None:
-    """Read `--timeout`: ``None``, or a number above 0."""
+    """Return the value of `--timeout`. Raise `OptionError` unless it is ``None`` or above 0."""
     # This comparison also rejects NaN.
     if seconds is not None and not seconds > 0:
         raise OptionError(
@@ -237,7 +237,7 @@ def read_size(option: str, text: str, least: int = 1) -> int:
 
 
 def read_provider_options(texts: Iterable[str]) -> dict[str, str]:
-    """Read `soc_model=60`; the host checks the keys and values."""
+    """Parse provider options such as `soc_model=60`. The host checks their keys and values."""
     options: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -263,10 +263,11 @@ def _give(options: dict[str, str], key: str, value: str) -> None:
         raise OptionError(f'"{key}" is given two values (--provider-option).', fix="Give it once.")
 
 
-# The Python call that session errors suggest for a free dimension. Errors about several dimensions contain several.
+# The Python call that session errors suggest for a free dimension. An error about several dimensions contains one
+# call for each.
 _OVERRIDE = re.compile(r"add_free_dimension_override_by_name\((['\"])(.*?)\1, SIZE\)(,(?= add_free))?")
 _PLAIN_NAME = re.compile(r"[\w.:-]+")
-# What session errors suggest for a dimension without a name, because sessions accept sizes only by name.
+# Advice of session errors about a dimension without a name. Sessions accept sizes only by dimension name.
 _EXPORT = re.compile(r"Export the model with fixed shapes(?: \(those .*?=SIZE\"?\))?")
 _TIMEOUT = re.compile(r"(?<!-)\btimeout=(?!\w)")
 _ON_CPU = re.compile(r"\b(?:([Cc])reate the session with|allow) fallback=(['\"])cpu\2")
@@ -288,7 +289,7 @@ def session_options(dimensions: Dimensions) -> SessionOptions | None:
 
 
 def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelScan]:
-    """Scan models. For a prepared folder, this is the model that was compiled; other model packages are skipped.
+    """Scan models. For a prepared folder, scan its uncompiled model; skip other model packages.
 
     Raises:
         BridgeError: a model or a folder cannot be read.
@@ -302,13 +303,13 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
     for model in models:
         if model.is_dir():
             prepared = read_folder(os.fspath(model))
-            if prepared is None:  # another model package, which only the host can read
+            if prepared is None:  # a model package from another tool, which only the host can read
                 continue
             chosen.update(name for variant in prepared.variants for name in variant.sizes)
             scans.append(scan_model(model / prepared.model, count_nodes=False))
         else:
             scans.append(scan_model(model, count_nodes=False))
-    # Do not look for sizes that select a model of a prepared folder: its models have no free dimensions.
+    # Skip sizes that select a compiled model of a prepared folder: these models have no free dimensions.
     by_name = {name: size for name, size in dimensions.by_name.items() if name not in chosen}
     if scans:
         refuse_unknown(scans, Dimensions(by_name, dict(dimensions.by_axis)))
@@ -316,7 +317,7 @@ def read_models(models: Iterable[Path], dimensions: Dimensions) -> list[ModelSca
 
 
 def refuse_unknown(scans: Sequence[ModelScan], dimensions: Dimensions) -> None:
-    """Raise `OptionError` for a `--dim` that no input of these models has, because ONNX Runtime ignores it."""
+    """Raise `OptionError` for a `--dim` that no input of these models has, which ONNX Runtime would ignore."""
     if any(scan.format == "ort" for scan in scans):  # the inputs of an .ort file cannot be read here
         return
     refuse_unknown_of([node for scan in scans for node in scan.inputs], dimensions)

@@ -144,7 +144,7 @@ _REQUEST: Final[Mapping[str, Any]] = {"name": None, "graphs": [], "together": Fa
 
 
 def _ask(python: str, request: Mapping[str, Any]) -> tuple[BinaryDescription, list[tuple[tuple[str, ...], bytes]]]:
-    """Return the description and the models that the host's Python reads and builds.
+    """Let the host's Python read the binary and build models; return the description and the models.
 
     Raise the errors of that process, and `ContextUnusable` if it crashes.
     """

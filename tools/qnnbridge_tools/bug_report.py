@@ -1,8 +1,8 @@
 """`qnnbridge report`: write one text file for a bug report.
 
-The report is plain text: a maintainer can read it in the browser, and the user can check in any editor what will be
-sent, which hardly anybody does with an archive. Each part is the output of a command in a child process. If a
-command fails, crashes or hangs, the report contains the reason, and all other parts are complete.
+The report is plain text: a maintainer can read it in the browser, and the user can check it in any editor before
+sending it; few users would unpack an archive to do so. Each part is the output of a command in a child process. If
+a command fails, crashes or hangs, the report contains the reason, and all other parts are complete.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _report_ids(text: str) -> list[str]:
     try:
         return [str(one["id"]) for one in json.loads(text)["reports"]]
     except (ValueError, LookupError, TypeError):
-        return []  # the report's list of crashes then contains the error of the command
+        return []  # `crashes list` failed, and the report already contains its error
 
 
 def _text_of(file: IO[bytes]) -> str:

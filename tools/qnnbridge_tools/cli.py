@@ -20,7 +20,8 @@ from typer.core import TyperCommand, TyperGroup
 from qnnbridge_tools import output, reporting
 from qnnbridge_tools.examples import GUIDES
 
-# Groups of --help: for each command the module and name of its function, or of its group of subcommands.
+# Commands by their group in --help, each with "module:name" of its function, or of the typer app of its
+# subcommands.
 GROUPS = {
     "Start": {
         "setup": "qnnbridge_tools.setup_host.command:setup_host",
@@ -85,7 +86,7 @@ class _Group(TyperGroup):
         self.commands = _Commands(COMMANDS)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. The error about an unknown option suggests the options of the command that fit."""
+        """Run a command. For an unknown option, the error suggests similar options of the command."""
         try:
             return super().invoke(ctx)
         except Exception as error:
@@ -111,8 +112,8 @@ class _Command(TyperCommand):
         try:
             return super().make_context(*given, **more)
         except Exception as error:
-            # Compare the name of the class, because newer versions of typer contain a copy of click. The subclasses
-            # of UsageError, for options and missing arguments, need no example.
+            # Add an example only to a plain UsageError, not to its subclasses for options and missing arguments.
+            # Compare the name of the class, because newer versions of typer contain a copy of click.
             guide = GUIDES.get(str(self.name))
             if type(error).__name__ == "UsageError" and guide is not None:
                 known: Any = error
@@ -121,8 +122,8 @@ class _Command(TyperCommand):
 
 
 def near_options(unknown: str, parameters: Iterable[Any]) -> list[str]:
-    """Return the option with the most similar name, or one whose name contains the word; without one, the options
-    whose description contains the word.
+    """Return the option with the most similar name, or else an option whose name contains the word, or else all
+    options whose description contains the word.
     """
     from qnnbridge_protocol.shown import closest
 
@@ -153,7 +154,7 @@ def _load(name: str, place: str) -> Any:
         raise SystemExit(output.report_incomplete(error)) from None
     found = getattr(module, attribute)
     holder = _typer()
-    holder.callback()(lambda: None)  # with a callback, typer keeps the name of a single command
+    holder.callback()(lambda: None)  # without a callback, typer drops the name of a single command
     epilog = GUIDES[name].text()
     if isinstance(found, typer.Typer):
         holder.add_typer(found, name=name, epilog=epilog)

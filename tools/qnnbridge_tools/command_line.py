@@ -35,7 +35,7 @@ from qnnbridge_protocol.shown import closest
 from qnnbridge_tools import reporting
 
 WORDS: Final[Any] = tuple[str, ...]
-# Metadata of a field that is not an option: it keeps its default.
+# Metadata of a field that is not an option and always has its default.
 APART: Final[Mapping[str, bool]] = {"apart": True}
 # Largest numbers of options without a limit of their own: messages to the host contain integers of 64 bits, and
 # systems wait for a limited time.
@@ -48,8 +48,8 @@ class Read:
 
     Args:
         value: the function that creates the value.
-        given: type of the string for typer, or a record whose options are read instead.
-        default: default of the string, if its type differs from that of the field's default.
+        given: type to which typer converts the string, or a record whose options replace this option.
+        default: default on the command line, if the field's default does not have the type `given`.
     """
 
     value: Callable[[Any], Any]
@@ -68,7 +68,7 @@ class _Part:
 def command(function: Callable[..., None]) -> Callable[..., None]:
     """Return the command that calls a function.
 
-    The command ends as described in `reporting.work`; with `as_json` among its options, errors are printed as JSON.
+    `reporting.work` handles the command's errors. If `as_json` is an option and set, errors are printed as JSON.
     """
     # `eval_str`: the command modules import annotations from __future__, so the annotations are strings.
     own = inspect.signature(function, eval_str=True)
@@ -115,7 +115,7 @@ def _part(name: str, hint: Any, default: Any) -> _Part:
     notes = [_limited(hint, note) for note in notes]
     # `Annotated[hint, *notes]` is a syntax error before Python 3.11.
     annotation = operator.getitem(Annotated, (hint, *notes)) if notes else hint
-    # Use keyword-only parameters, which may follow parameters with a default without having one.
+    # Use keyword-only parameters, because a required one may follow a parameter with a default.
     parameter = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
     if read is None:
         return _Part((parameter,), lambda given: written(given[name]))
@@ -218,7 +218,7 @@ def command_again(context: typer.Context, *more: str) -> str:
 
 # The commands that have the option --config; a key outside of tables may belong to any of them.
 COMMANDS = ("prepare", "quantize", "compile")
-# Key of the command's context under which the contents of the file are stored, for tables of other commands.
+# Key in the click context for the contents of the config file, where `table_of` reads the tables of other commands.
 _META = "qnnbridge.config"
 _NOT_IN_FILES = ("config", "help", "json")
 
@@ -230,7 +230,8 @@ def load_config(context: typer.Context, path: Path | None) -> Path | None:
         with reporting.work():
             document = _read(path)
             context.meta[_META] = (path, document)
-            # click's order: command line, environment, `default_map`, the option's own default.
+            # click uses the value of the command line, or else of the environment, of `default_map`, or the
+            # option's default.
             context.default_map = {**(context.default_map or {}), **_defaults(context, document, path)}
     return path
 

@@ -1,7 +1,6 @@
 """`qnnbridge crashes`, `quarantine` and `explain`: crash reports, models that killed hosts, and exit codes.
 
-Hosts that were ended on purpose, and programs that are not hosts, did not crash: their reports are shown only with
-``--ended``.
+Reports of hosts that were ended on purpose, and of processes that are not hosts, are shown only with ``--ended``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ Ended = Annotated[
 
 @crashes_app.callback(invoke_without_command=True)
 def crashes(context: typer.Context) -> None:
-    """Print the list if no subcommand is given."""
+    """List the crash reports if no subcommand is given."""
     if context.invoked_subcommand is None:
         list_reports()
 
@@ -96,7 +95,7 @@ quarantine_app = typer.Typer(help="List and clear models that kept killing hosts
 
 @quarantine_app.callback(invoke_without_command=True)
 def quarantine(context: typer.Context) -> None:
-    """Print the list if no subcommand is given."""
+    """List the models in quarantine if no subcommand is given."""
     if context.invoked_subcommand is None:
         list_models()
 

@@ -214,7 +214,7 @@ class Program:
     def command(self, *, has_folder: bool) -> list[str]:
         """Return the command line of the program, with the options that this Python was started with.
 
-        has_folder: whether the drop-in is on the path of processes with the environment of `environment_for`.
+        has_folder: whether the program finds the drop-in with the environment of `environment_for`.
         """
         start = ["-m", self.module] if self.module is not None else [str(self.script)]
         # With -E or -I, Python ignores the variables that would load the hook.
@@ -230,7 +230,7 @@ def interpreter_options(command: Sequence[str]) -> list[str]:
     for word in words:
         if not word.startswith("-") or word == "-":
             break
-        # Letters can be joined: -Om MODULE. The value of -X and -W is the rest of the word, or the next word.
+        # Short options can be joined: -Om MODULE. The value of -X and -W is the rest of the word, or the next word.
         special = next((at for at, letter in enumerate(word) if letter in "mcXW"), None)
         if word.startswith("--"):
             found += [word, next(words, "")]  # --check-hash-based-pycs, the only long option with a value
@@ -277,8 +277,8 @@ def run_program(command: list[str], environ: dict[str, str], report: bool) -> in
     from qnnbridge.ort._placement import REPORT_VARIABLE
 
     if not report:
-        # Windows implements `exec` by starting another process and ending this one, which the parent would
-        # mistake for the program's end.
+        # On Windows, `exec` starts another process and ends this one. The parent would conclude that the program
+        # has ended.
         if sys.platform != "win32":
             os.execve(sys.executable, command, environ)  # noqa: S606 - no shell is wanted
         return _wait(subprocess.Popen(command, env=environ))

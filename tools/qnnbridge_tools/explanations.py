@@ -148,7 +148,8 @@ def explain_code(text: str) -> Explanation:
     if number is None:
         return _explain_name(original, body)
     if kind.replace(" ", "") == "winerror":
-        # A negative number is the NTSTATUS of a caught crash, which ctypes also shows as [WinError N].
+        # Do not look up a negative number as a load error: it is the NTSTATUS of a crash that ctypes caught and
+        # reports as [WinError N].
         readings = list(_load_error(number) if number >= 0 else _readings(number, is_hex=False))
     elif kind == "signal":
         readings = [_exit_reading("A signal", codes.signal_code(number))]
@@ -156,7 +157,7 @@ def explain_code(text: str) -> Explanation:
         raise _nonsense(original)
     else:
         readings = list(_readings(number, is_hex=is_hex))
-        # For an unknown number report that any program may exit with a number that it defines itself.
+        # Explain an unknown number as an exit code that the program itself defines.
         if not readings and 0 < number <= codes.UINT32:
             readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
         if kind.startswith(("exit", "rc", "returncode", "status")):
@@ -211,8 +212,8 @@ def _readings(number: int, *, is_hex: bool) -> Iterator[Reading]:
     elif number <= 0xFF:
         yield from _byte(number, is_hex=is_hex)
     elif number <= codes.UINT32:
-        # Skip a program's own number, but not 259 (STILL_ACTIVE): some supervisors mistake a process that ended
-        # with it for a running one.
+        # Skip exit codes that a program defines itself, except 259 (STILL_ACTIVE): some supervisors consider a
+        # process that ended with 259 still running.
         if codes.windows_code(number).kind != "python" or number == 259:
             yield _exit_reading("Windows exit code", codes.windows_code(number))
         if log_rules.fastrpc(number):
@@ -297,8 +298,8 @@ def _load_error(number: int) -> Iterator[Reading]:
 
 
 def _qnn_error(number: int) -> Iterator[Reading]:
-    # QNN codes are compared by their low 16 bits. Every 32-bit number has these, so accept only the short form, or
-    # a number with flags above bit 32.
+    # QNN codes are compared by their low 16 bits. Any 32-bit number may match, so accept only numbers of at most 16
+    # bits, or with flags above bit 32.
     row = log_rules.qnn_code(number) if number <= 0xFFFF or number > codes.UINT32 else None
     if row is not None:
         yield _qnn_reading(row)
@@ -342,8 +343,8 @@ def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
 
 # Messages that users see around a host: of Python, pip, Windows and shells. The first rule that matches a line
 # explains it. These rules come before the rules for the host's log, whose fixes apply only to the host's
-# interpreter. A rule for deaths needs exit code and phase as well; in a pasted text only its line can be
-# searched for.
+# interpreter. A rule for deaths also needs the exit code and the phase, which a pasted text lacks: search only for
+# its log line.
 MESSAGE_RULES: Final = log_rules.log_rules(_TABLES["messages"])
 # Rules for lines that no other rule matches.
 LAST_RULES: Final = log_rules.log_rules(_TABLES["last"])
@@ -441,14 +442,15 @@ def _code(text: str) -> Explanation | None:
 
 def _line_readings(explanation: Explanation, weight: int = STRONG) -> Iterator[Meaning]:
     for index, reading in enumerate(explanation.readings):
-        # Reduce the weight from reading to reading, so that sorting by weight keeps the most likely one first.
+        # Reduce the weight of each later reading, so that sorting by weight keeps the readings in order of
+        # likelihood.
         fix = reading.advice
         yield Meaning(reading.name, _sentence(reading.meaning), fix, reading.seen, weight - index)
 
 
 def _from_rules(lines: list[str]) -> Iterator[Meaning]:
-    # All rules are tried on all lines: pasted lines may have lost their beginnings, and Python's messages have
-    # none.
+    # Try all rules on all lines: pasted lines may lack the prefix that identifies the program, and messages of
+    # Python have no prefix.
     for finding in search(lines, (*MESSAGE_RULES, *SETUP_RULES, *MODEL_RULES, *LAST_RULES)):
         seen = finding.evidence[0] if finding.evidence else ""
         yield Meaning(finding.rule, finding.cause, finding.fix, seen, finding.weight)
@@ -456,8 +458,8 @@ def _from_rules(lines: list[str]) -> Iterator[Meaning]:
 
 def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
     for death in DEATH_RULES:
-        # Search the whole text first: most rules match none of its lines, and these lines need not be searched one
-        # by one.
+        # Search the whole text first: most rules do not match at all, and the slow search of single lines is
+        # skipped.
         if death.line is None or not occurs(death.line, text):
             continue
         pattern = re.compile(death.line)
@@ -465,9 +467,9 @@ def _from_deaths(lines: list[str], text: str) -> Iterator[Meaning]:
             match = pattern.search(line)
             if match is None:
                 continue
-            # Leave the signal empty, which some causes contain and a log line does not.
+            # Some causes have a placeholder for the signal, which a log line does not contain.
             words = {key: value.strip() for key, value in match.groupdict(default="").items()} | {"signal": ""}
-            # Without exit code and phase a line proves less than the rule's weight.
+            # Limit the rule's weight, because the exit code and the phase are unknown.
             weight = min(death.weight, STRONG if death.weight > SYMPTOM else SYMPTOM)
             yield Meaning(
                 "death of the process", death.cause.format(**words), death.fix, shorten(line.strip()), weight

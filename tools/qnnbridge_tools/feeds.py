@@ -125,7 +125,8 @@ def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
     except (FileNotFoundError, NotADirectoryError):
         raise OptionError(f"There is no file {path}.", **why_missing(path)) from None
     except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
-        # Replace numpy's message about other files, which explains how to load pickled data.
+        # For files that are neither .npy nor .npz, replace numpy's message, which suggests loading them as pickled
+        # data.
         if isinstance(error, ValueError) and not _begins_as_arrays(path):
             error = ValueError("it has neither the beginning of an .npy file nor that of an .npz file")
         raise _unreadable(path, error) from None

@@ -56,7 +56,7 @@ class ModelFacts:
 
     Args:
         examination, host: ``None`` if the model is not compiled.
-        no_host: why there is no host to check the model for.
+        no_host: why no host was found that the model could be checked for.
     """
 
     path: str
@@ -121,7 +121,7 @@ class Installation:
 
 
 def find_installation(host_python: str | None) -> Installation | BridgeError:
-    """Return the installation of the host's interpreter, or the error why there is none.
+    """Return the packages of the host's interpreter, or the error that explains why no host was found.
 
     Raises:
         BridgeError: the given interpreter cannot be queried.

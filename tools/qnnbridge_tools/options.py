@@ -517,7 +517,7 @@ class DaemonOptions:
     ] = None
 
     def checked_words(self) -> list[str]:
-        """Return `words` for a daemon that will be started here.
+        """Check the given interpreter, then return the daemon's arguments (`words`).
 
         Raises:
             HostNotFound: the interpreter cannot run the host. Without this check, only the first session would

@@ -59,7 +59,7 @@ def print_error(error: BridgeError, as_json: bool) -> None:
         traceback.print_exc()
     print(f"Error: {error.shown()}", file=sys.stderr)
     if as_json:
-        with contextlib.suppress(OSError):  # stdout may be the cause of the error, which is printed on stderr, too
+        with contextlib.suppress(OSError):  # stdout may be the cause of the error; the error is also on stderr
             print_json({"error": error.to_wire()})
 
 
@@ -70,8 +70,8 @@ _recorders: list[tuple[Around, Around]] = []
 
 @contextlib.contextmanager
 def recorded_by(tables: Around, pairs: Around) -> Iterator[None]:
-    """While the block runs, enter `tables(headers, rows)` around each printed table, and `pairs(title, pairs)`
-    around pairs.
+    """While the block runs, print each table in the context manager `tables(headers, rows)`, and each list of pairs
+    in `pairs(title, pairs)`.
     """
     _recorders.append((tables, pairs))
     try:
@@ -207,7 +207,7 @@ def loss_error(error: OSError) -> BridgeError:
 
 
 def reader_is_gone(error: OSError) -> bool:
-    """Return whether the reader of the output has closed it, which is not reported."""
+    """Return whether the error means that the reader has closed the output. Callers do not report this error."""
     # Windows reports a closed pipe as EINVAL. An EINVAL with a file name concerns this file: Windows forbids
     # names such as "a?.onnx".
     closed = (errno.EPIPE, errno.EINVAL) if sys.platform == "win32" else (errno.EPIPE,)

@@ -60,7 +60,7 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[object]], kind: str = 
 
 
 class _Report(io.StringIO):
-    """Stdout while a report is printed for the page. It is not a terminal."""
+    """Replacement for stdout that collects a report for the page. `isatty` returns False."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -28,8 +28,8 @@ COMPANY: Final = "COMPANY"
 SECRET: Final = "SECRET"  # noqa: S105 - the placeholder
 ADDRESS: Final = "ADDRESS"
 
-# Shorter names and usual words are kept, because the text would be unreadable without them. In profile folders they
-# are replaced, too.
+# Shorter names and usual words are replaced only in profile folders. Replacing them everywhere would make the text
+# unreadable.
 _LEAST_NAME: Final = 3
 _USUAL_WORDS: Final = frozenset(
     (
@@ -55,7 +55,7 @@ _PROFILE: Final = re.compile(
     rf"(?P<name>{_FOLDER})",
     re.IGNORECASE,
 )
-# Names of profiles that Windows itself creates, and the name that replaces others.
+# Profile names that identify nobody: those that Windows creates, and the placeholder for user names.
 _NOBODY: Final = frozenset({"public", "default", "all users", "all%20users", "user"})
 # Match a network path, but not a doubled backslash after a drive or folder, which JSON escaping creates.
 _NETWORK: Final = re.compile(
@@ -93,7 +93,8 @@ _SECRETS: Final = (
     re.compile(r"(?P<before>[a-z][a-z0-9+.-]{0,30}://)[^\s/\"'\\]+(?=@)", re.IGNORECASE),
     # Signature of a signed URL, which works for everyone who has it.
     re.compile(r"(?P<before>[?&](?:[\w-]{0,30}signature|sig)=)[^\s\"'\\&]+", re.IGNORECASE),
-    # `"password": "..."`, then `password=...`; the same for tokens.
+    # Match quoted values such as `"password": "..."` before unquoted values such as `password=...`. The patterns
+    # for tokens follow.
     re.compile(rf"(?P<before>{_OF_PASSWORDS}{_IS}{_QUOTE}){_QUOTED}+", re.IGNORECASE),
     re.compile(rf"(?P<before>{_OF_PASSWORDS}{_IS})(?!{_NOTHING}|{_OPENING}){_WORD}+", re.IGNORECASE),
     re.compile(

@@ -102,7 +102,7 @@ class ProviderSession:
         return list(self._session.get_inputs())
 
     def answer(self, feeds: Mapping[str, Any], timeout_s: float | None = None) -> RunAnswer:
-        """Run the model and return the answer. timeout_s: time limit, if it is shorter than the usual one."""
+        """Run the model and return the answer. timeout_s: time limit, if it is shorter than the settings' limit."""
         # The shorter limit applies.
         limits = [limit for limit in (timeout_s, self._timeout_s) if limit is not None]
         try:
@@ -146,11 +146,11 @@ def opened(
         model: the model file.
         provider: the execution provider.
         settings: the settings of the session.
-        timeout_s: time limit, if it is shorter than the usual one.
+        timeout_s: time limit, if it is shorter than the settings' limit.
         fallback: whether nodes may run on the CPU.
         cured: whether to rewrite the operators that QNN is known to compute wrong, as in an application's session.
-        level: the graph optimisation level of a session on the CPU. QNN is compared with a session that is not
-            optimised; nodes of QNN are optimised at "basic"; an application's sessions on the CPU use "all".
+        level: the graph optimisation level of a session on the CPU: "off" for reference results, "basic" to
+            optimise the model as for QNN, "all" as in an application's session.
         disabled_optimizers: the ONNX Runtime optimizers to leave out.
         proven: true if `disabled_optimizers` contains all optimizers that harm the model, so that the host does not
             search for others.
@@ -208,7 +208,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
     model, feeds = filling_model()
     try:
         with quiet("qnnbridge"):
-            # Do not close the session, because it ends with its host.
+            # Do not close the session, so that the memory stays filled. The session ends with its host.
             session = InferenceSession(
                 *(model, None, [QNN], [dict(settings.provider_options)]),
                 host=host,

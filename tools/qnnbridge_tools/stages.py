@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 EVERY_S = 30.0
 # Seconds between two updates during several compilations.
 TICK_S = 0.2
-# Duration in seconds after which progress is shown: on a terminal, and with piped output.
+# Seconds before progress is shown: on a terminal (`FIRST_S`), in piped output (`FIRST_PIPED_S`).
 FIRST_S = 2.0
 FIRST_PIPED_S = 15.0
 
 
 class ShownStages:
-    """Context manager that shows the current stage. Call it with the stage and its seconds, from one thread.
+    """Context manager that shows the current stage. Call it with (stage, seconds since its start), from one thread.
 
     counted: the number of results; report each result with `finished`, from any thread.
     """
@@ -94,7 +94,7 @@ class ShownStages:
 
 @contextlib.contextmanager
 def waiting(stage: str, subject: str) -> Iterator[None]:
-    """Show the stage and its seconds if the block takes longer than two seconds."""
+    """Show the stage and its elapsed time if the block takes long (`FIRST_S`, `FIRST_PIPED_S`)."""
     begun = time.monotonic()
 
     def show(done: threading.Event) -> None:

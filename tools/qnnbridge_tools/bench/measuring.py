@@ -99,7 +99,7 @@ def race(
     for number in range(rounds):
         # Reverse the order in every second round, so that no contender always follows the same other contender.
         for contender in contenders if number % 2 == 0 else reversed(contenders):
-            contender.batch(1)  # Make one call to refill the caches that the previous contender has used.
+            contender.batch(1)  # Refill the CPU caches, which contain data of the previous contender.
             taken[contender.name].append(contender.batch(counts[contender.name]))
         on_round(number)
     return {name: summary(times) for name, times in taken.items()}
@@ -184,7 +184,7 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
 # `direct` is a process with the host's interpreter that runs sessions without the bridge.
 
 END_TIMEOUT_S = 10.0
-# Time limit in seconds for one answer: QNN compiles a large model in some minutes.
+# Time limit in seconds for one answer: QNN needs several minutes to compile a large model.
 ANSWER_TIMEOUT_S = 1800.0
 
 
@@ -217,7 +217,7 @@ class DirectProcess:
         return self._child.pid
 
     def open(self, spec: dict[str, Any], feed: Path) -> tuple[int, int]:
-        """Create a session; return its number, and the check sum of its outputs for this feed."""
+        """Create a session; return its number and the checksum of its outputs for this feed."""
         answer = self._opened({"open": spec, "feed": str(feed)})
         return int(answer["session"]), int(answer["crc"])
 
@@ -254,7 +254,7 @@ class DirectProcess:
             self._child.stdin.write(json.dumps(question).encode() + b"\n")
             self._child.stdin.flush()
             line = self._child.stdout.readline()
-        # A crashed process causes a broken pipe here, or an empty line.
+        # If the process has crashed, the write fails with a broken pipe, or the read returns an empty line.
         except OSError:
             line = b""
         finally:
@@ -283,7 +283,7 @@ class DirectProcess:
 
     def _end(self) -> int:
         """End the process; return its exit code. May be called repeatedly."""
-        # Closing stdin ends the process. It fails if a crashed process has not read all data.
+        # Closing stdin ends the process. Closing fails if the process crashed before it had read all data.
         for stream in filter(None, (self._child.stdin, self._child.stdout)):
             with contextlib.suppress(OSError):
                 stream.close()
@@ -428,19 +428,19 @@ def open_session(host: Host, subject: Subject) -> InferenceSession:
             providers=list(subject.providers),
             fallback=subject.fallback,  # type: ignore[arg-type]
             host=host,
-            # Use no cache on the bridge's side, because the other side has none and would load a different file.
+            # Disable the cache: the process without the bridge has none, so the two would load different files.
             cache=False,
             fix=False,  # Do not rewrite the model, because the process without the bridge runs the unmodified one.
         )
 
 
 def specification(session: InferenceSession) -> dict[str, Any]:
-    """Return the spec of the session in the host, to create the same one without the bridge."""
+    """Return the spec of the session in the host, from which an equal session is created without the bridge."""
     return session._remote.recipe.spec.to_wire()
 
 
 def zero_copy(session: InferenceSession, feed: Mapping[str, Any]) -> Callable[[], Any]:
-    """Return the call with inputs and outputs in shared memory, which an application would fill itself."""
+    """Return a call with inputs and outputs in shared memory, as if the application stored its data there."""
     import numpy as np
 
     lying: dict[str, Any] = {}

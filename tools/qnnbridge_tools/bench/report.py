@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Above this noise the difference of two timings is not significant.
 NOISY = 0.1
 
-# A note is printed if the load per CPU exceeds 1 by more than this.
+# Print a note if the load per CPU exceeds 1 + BUSY: other programs then disturb the measurement.
 BUSY = 0.5
 
 _CROWD_HEADERS = ("threads", "calls/s", "times one thread")
@@ -242,7 +242,7 @@ def _call_rows(row: CallTimings) -> list[tuple[str, ...]]:
 def _chart(rows: list[CallTimings]) -> str:
     """Return a bar chart. Its scale is logarithmic, because the sizes range from 4 KB to 32 MB."""
     medians = [timing.median_s * 1e6 for row in rows for timing in row.timings.values()]
-    # A value that is exactly a power of ten needs space to its right.
+    # Add a decade if the largest value is exactly a power of ten, so that its label fits to the right of the bar.
     low, high = math.floor(math.log10(min(medians))), math.ceil(math.log10(max(medians)) + 1e-9)
     high = max(high, low + 1)
 

@@ -74,7 +74,7 @@ def users_own(
     loaded: Sequence[Feed] = (),
 ) -> Subject:
     """Return the user's model with the given inputs, and generated values for all other inputs."""
-    # threads=0 selects ONNX Runtime's default, as in the model's own application.
+    # threads=0 selects ONNX Runtime's default, which the user's application would also use.
     empty = Subject(model, {}, providers, fallback, threads=0, sizes=dimensions.by_name)
     with open_session(host, empty) as session:
         given = feeds.complete(session.get_inputs(), loaded, dimensions, seed=seed)
@@ -100,7 +100,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
                 done += 1
             counts[index] = done
         except BaseException as error:  # noqa: BLE001 - raised by the caller
-            # Record the error before the barrier is broken, because the other threads then add a
+            # Record the error before aborting the barrier: after that, the other threads record a
             # BrokenBarrierError.
             failures.append(error)
             # Release the other threads, which would wait at the barrier forever.
@@ -125,7 +125,7 @@ def calls_per_second(call: Callable[[], Any], threads: int, seconds: float) -> f
 
 
 def crowds(call: Callable[[], Any], sizes: Sequence[int], *, rounds: int, seconds: float) -> dict[int, float]:
-    """Return the median of calls per second by number of threads. Each round measures every number once."""
+    """Return the median calls per second for each number of threads. Each round measures all numbers of threads."""
     taken: dict[int, list[float]] = {size: [] for size in sizes}
     for _ in range(rounds):
         for size in sizes:
@@ -335,7 +335,7 @@ sys.stdin.buffer.read()
 os._exit(0)
 """
 
-# Program with the bridge. Python is not isolated here, because qnnbridge may be a user package.
+# Program with the bridge. Do not run it with -I: qnnbridge may be installed in the user's site-packages.
 _APPLICATION = """
 import os, sys
 import qnnbridge
@@ -357,7 +357,7 @@ def starting(
         python: the interpreter.
         subject: the model.
         rounds: number of reported turns.
-        spec: session for the process without the bridge. With a spec, starts of an application are not measured.
+        spec: session for the process without the bridge. If given, the start of an application is not measured.
             ``None``: all sessions run on the CPU with all defaults, including ONNX Runtime's number of threads.
     """
     subject = dataclasses.replace(subject, threads=0)
@@ -386,7 +386,7 @@ def starting(
 
 def _empty(python: str) -> float:
     begin = time.perf_counter()
-    # -I ignores Python's variables and user packages, as in hosts.
+    # With -I, Python ignores its environment variables and the user's site-packages, as in hosts.
     subprocess.run([python, "-I", "-c", "pass"], stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
     return time.perf_counter() - begin
 

@@ -58,7 +58,7 @@ class CacheFacts:
     Args:
         entries: the entries, last used first.
         set_aside: damaged entries that are no longer used.
-        left_alone: notes on models that are not compiled, mapped or split again, because an attempt failed.
+        left_alone: notes on models for which compiling, memory mapping or splitting failed and is not retried.
         total_bytes: size including entries set aside; a shared file counts once.
     """
 
@@ -153,8 +153,8 @@ def _size(folder: Path) -> int:
     size = 0
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
-            # Count the link itself, not its target. A hard link that entries share counts for each of them here,
-            # and once in `total_bytes`.
+            # Count the link itself, not its target. A file that entries share by hard links counts in the size of
+            # each entry, and once in `total_bytes`.
             size += file.lstat().st_size
     return size
 
@@ -215,7 +215,8 @@ def verify(store: Store, entry: EntryFacts) -> Verified:
     except OSError:
         held = None  # A read-only folder allows no lock, but its entries do not change.
     try:
-        # Read everything: a session trusts files that have not changed since their last check.
+        # Hash every file again: without `fresh=True`, `find` trusts files that have not changed since their last
+        # check.
         found = store.find(entry.key, fresh=True)
     except Damaged as damage:
         return Verified(entry, "bad", str(damage))
@@ -250,13 +251,13 @@ def prune(store: Store, facts: CacheFacts, *, max_bytes: int, unused_s: float | 
         kept=tuple(entry for entry in old if entry not in gone),
         set_aside=set_aside,
         leftovers=leftovers,
-        # Another process may have added entries meanwhile.
+        # The cache may have grown, because another process added entries during the removal.
         freed_bytes=max(0, before - total_bytes(store)),
     )
 
 
 def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
-    """Remove everything in `facts`; with `everything` also hashes of files and leftovers."""
+    """Remove everything in `facts`; with `everything` also file hashes, rewritten copies and compiler leftovers."""
     if not is_there(store):
         return Removed(())
     store.prepare()
@@ -267,14 +268,13 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(note.key) for note in facts.left_alone)
     verdicts = Verdicts(store.root)
-    # Results of comparisons with the CPU are kept after their entries are evicted, and exist for models without
-    # an entry: with `everything` the whole folder is cleared.
+    # Remove the results of comparisons with the CPU too: `evict` keeps them. `everything` below also removes the
+    # results for models without an entry.
     for entry in facts.entries:
         verdicts.remove(entry.key)
     leftovers = store.sweep() if everything else 0
     if everything:
-        # Hashes of files and rewritten copies belong to no key of the list: they are removed together or not at
-        # all.
+        # Clear file hashes and rewritten copies only here, because they cannot be assigned to single entries.
         verdicts.clear()
         OptimizerChoices(store.root).clear()
         notes.clear()

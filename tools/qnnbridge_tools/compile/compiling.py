@@ -223,7 +223,7 @@ def _refuse_unknown_dimensions(request: CompileRequest) -> None:
     from qnnbridge_host.model.scan import scan_model
 
     scans = [scan_model(model, count_nodes=False) for model in request.models]
-    if not any(scan.is_compiled for scan in scans):  # a later check refuses compiled models
+    if not any(scan.is_compiled for scan in scans):  # `refuse_compiled` reports them better
         arguments.refuse_unknown(scans, dimensions)
 
 

@@ -202,7 +202,8 @@ class CompileGroup:
         with self._lock:
             self._ended = True
             running = list(self._running)
-        # Release the lock first: interrupting a host takes time, and `began` in other threads needs the lock.
+        # Release the lock first: interrupting a host takes time, and other threads need the lock to register
+        # compilations.
         for one in running:
             one.interrupt()
 
@@ -246,7 +247,8 @@ def run_here(
         except BaseException:
             # After Ctrl+C do not wait for running jobs, and do not start waiting jobs.
             executor.shutdown(wait=False, cancel_futures=True)
-            # Leaving the block waits for its threads, which end only when their hosts do.
+            # Interrupt all hosts: leaving the `with` block waits for the threads, which end only when their hosts
+            # end.
             group.end()
             raise
 
@@ -375,14 +377,14 @@ def executor_of(address: str) -> Iterator[Executor]:
             cause=f"{error}",
             fix="Start a scheduler (dask scheduler) and workers (dask worker ADDRESS), or check the address.",
         ) from None
-    # Suppress Dask's stack traces of a lost connection, which the results report.
+    # Suppress Dask's stack traces about a lost connection: the results report the loss.
     with quiet("distributed", "distributed.client"), client:
         if not client.scheduler_info()["workers"]:
             raise CompileFailed(
                 f"The scheduler at {address} has no workers.", fix=f"Start some: dask worker {address}"
             )
-        # Dask merges calls with equal arguments unless they are declared impure. Do not retry a compilation that
-        # crashed its worker on another worker.
+        # Dask merges calls with equal arguments unless they are declared impure. Disable retries: a compilation
+        # that crashed one worker would crash the next.
         executor: Executor = client.get_executor(pure=False, retries=0)
         try:
             yield executor
@@ -442,7 +444,7 @@ def versions_of(python: str | None) -> dict[str, str]:
 
 
 def compile_there(remote: RemoteJob) -> Delivery | BridgeError:
-    """Compile on this machine in a temporary folder.
+    """Compile on the worker that runs this function, in a temporary folder.
 
     An error is returned instead of raised: a cluster would write its traceback to the worker's log.
     """

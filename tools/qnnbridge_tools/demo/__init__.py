@@ -171,7 +171,7 @@ def _turned(answer: LineAnswer) -> float:
 
 GLYPHS = " ▀▄█"
 SCALE = 3  # Image pixels per pixel of the preview, in both directions.
-_INK_SHARE = 0.4  # Least contrast of ink, relative to the strongest contrast to the paper.
+_INK_SHARE = 0.4  # Minimum contrast of ink to the paper, as a share of the highest contrast.
 
 
 def preview(image: npt.NDArray[np.uint8]) -> list[str]:

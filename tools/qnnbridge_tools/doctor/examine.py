@@ -116,8 +116,8 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
             return otherwise
 
     running = part("running interpreter", _NOBODY, machine.running)
-    # Query the driver first: the NPU's name helps to identify the chip, and the libraries in the driver's folder
-    # must not be reported.
+    # Query the driver first: the NPU's name helps to identify the chip, and QNN libraries in the driver's folder
+    # must not be reported as foreign.
     driven = part("driver", Driver("unknown"), computer.survey_driver, machine)
     nothing: tuple[Interpreter, ...] = ()
     found = part("interpreters", nothing, host.survey_interpreters, machine)
@@ -126,7 +126,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
     # Do not hash the application's libraries: QNN does not run from them.
     application = own or part("packages", Packages(), packages.survey_packages, machine, running, complete=False)
-    # Folders whose QNN libraries are not reported if they are on a search path.
+    # Folders whose QNN libraries may be on a search path and are not reported as foreign.
     folders = (
         tuple(one.folder for installed in (hosted.packages, application) if installed for one in installed.sets)
         + ((hosted.packages.plugin,) if hosted.packages and hosted.packages.plugin else ())
@@ -188,7 +188,7 @@ def _machine_of(machine: Machine, running: PythonReport) -> str:
     # Do not use `platform.machine`, whose result under emulation depends on the Python version.
     if running.platform in host.PLATFORMS:
         return host.PLATFORMS[running.platform]
-    # On other systems read the program file: the platform's name has the kernel's machine type, even for a 32-bit
+    # On Linux, read the program file: the platform's name contains the kernel's machine type, even for a 32-bit
     # program.
     file = machine.library(running.executable, version=False)
     return file.machine if file else running.platform.rpartition("-")[2]
@@ -292,7 +292,7 @@ def read_snapshot(path: Path) -> Facts:
             )
         return decode_facts(document.get("facts"))
     except (ValueError, RecursionError) as error:
-        # `json` raises RecursionError for deeply nested documents.
+        # Re-raise our own error. `json` raises RecursionError for deeply nested documents.
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{path} is not a snapshot of the doctor.", cause=f"{error}.", fix=_WRITE_ONE) from None

@@ -203,8 +203,8 @@ class Interpreter:
         base, base_machine: path and machine type of the program that the launcher of a virtual environment on
             Windows starts.
         tag: the argument of ``py -V:tag``.
-        refusal: code of the finding why the interpreter cannot be the host; empty if it can.
-        said: the refusal as text.
+        refusal: code of the finding that explains why the interpreter cannot be the host; empty if it can.
+        said: the same reason as text.
         qnn: version of its onnxruntime-qnn.
     """
 
@@ -232,8 +232,8 @@ class HostFacts:
     Args:
         path: the interpreter; empty if none was chosen.
         source: the setting or search that chose it.
-        refusal: code of the finding why the interpreter cannot be started; empty if it can.
-        said: the refusal as text.
+        refusal: code of the finding that explains why the interpreter cannot be started; empty if it can.
+        said: the same reason as text.
         looked_at: the interpreters that were tried, each with the reason why it was refused.
         answer, death: result of starting the interpreter: its description of itself, or its failure.
         packages: packages of the interpreter.
@@ -286,7 +286,7 @@ class SdkRoot:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ForeignQnn:
-    """QNN libraries that a loader finds on a search path, and that belong to no package which the host uses.
+    """QNN libraries on a search path that are not from the host's packages, but may be loaded instead.
 
     via: the variable with the search path, such as "PATH" or "ADSP_LIBRARY_PATH".
     """
@@ -322,8 +322,8 @@ class Catalogue:
 class EngineFacts:
     """The setting that selects where the host loads QNN from.
 
-    wanted: the setting: "auto", "wheel", "windowsml" or "folder". path: path for "folder". catalogue: ``None``
-    without windowsml.
+    wanted: the setting: "auto", "wheel", "windowsml" or "folder". path: the folder for "folder". catalogue:
+    ``None`` if the package windowsml is not installed.
     """
 
     wanted: str = "auto"

@@ -219,8 +219,9 @@ _MORE: Final = "(shortened: qnnbridge doctor --json shows everything)"
 
 
 class Detail(enum.IntEnum):
-    """Level of detail of a finding: only its code; title and commands; also the fix's text and some evidence;
-    everything."""
+    """Level of detail of a finding: its code (CODE), title and commands (LINE), these with the fix's text and some
+    evidence (SHORT), or everything (FULL).
+    """
 
     CODE = 0
     LINE = 1

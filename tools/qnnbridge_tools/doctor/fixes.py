@@ -100,7 +100,7 @@ DRIVER_UPDATES: Final = ("start ms-settings:windowsupdate-optionalupdates",)
 
 
 def system_sdk(facts: Facts) -> tuple[str, str] | None:
-    """Return (QNN version of this computer, its origin): the driver's runtime, or else the SDK in a variable.
+    """Return (QNN version of this computer, its origin): from the driver, or else from an SDK.
 
     An SDK in the default folder is ignored unless a variable refers to it.
     """
@@ -157,7 +157,7 @@ def fitting_version(facts: Facts, python: tuple[int, int] | None = None) -> str 
     try:
         release = newest_fitting(machine) if machine is not None else None
     except (OSError, ValueError, LookupError, TypeError):
-        # The version table may be damaged, too. The fix then contains no version.
+        # The version table is unreadable: suggest the package without a version.
         return None
     return release.version if release else None
 
@@ -244,7 +244,7 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
     except ValueError:  # the version cannot be parsed: let pip use the package's metadata
         bounds = ""
-    # Do not add a bound if the metadata or a known fault already sets an upper one, which is lower.
+    # Do not add this upper bound if the metadata or a known fault already sets a stricter one.
     if only_tried and not bounds.startswith("==") and "<" not in bounds:
         bounds = f"{bounds},<={NEWEST_ORT_TRIED}".lstrip(",")
     return f"onnxruntime{bounds}"
@@ -403,7 +403,7 @@ def install_qnnbridge(facts: Facts, words: str = "") -> Remedy:
     found = facts.application_packages.distribution(PACKAGE)
     origin = Origin(found.origin) if found is not None and found.origin else None
     if origin is None and not ON_INDEX:
-        # The path of the checkout is unknown; `setup` asks for it.
+        # The path of the application's qnnbridge checkout is unknown; `setup` asks for it.
         return set_up_host(facts, words)
     return by_pip(facts, f"install {word(requirement('', facts.qnnbridge, origin))}", words)
 
@@ -497,7 +497,8 @@ def setup_lines(facts: Facts, *, plain_folder: bool = False, python: str | None 
     # `setup` queries only the driver. If the QNN version is that of an SDK, pass it with --system-sdk.
     if system is not None and not facts.driver.runtime and facts.is_arm:
         line += f" --system-sdk {short_sdk(system[0])}"
-    # Both `user_site` and the default folder of `setup` are in the user's profile, which may be outside of ASCII.
+    # `user_site` and the default folder of `setup` are in the user's profile, whose path may have non-ASCII
+    # characters.
     if facts.is_windows and (plain_folder or not facts.application.user_site.isascii()):
         line += f" --dir {PLAIN_FOLDER}"
     # Without this option `setup` refuses to replace an interpreter in the configuration file.

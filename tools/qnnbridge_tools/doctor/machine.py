@@ -55,7 +55,10 @@ Root = Literal["HKLM", "HKCU"]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Library:
-    """A program or library. machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: from the file."""
+    """A program or library.
+
+    machine: "ARM64", "x64", "ARM64EC", "ARM64X", "aarch64" ... version: the version that the file contains.
+    """
 
     machine: str
     version: str | None = None
@@ -86,7 +89,7 @@ class CacheContents:
 
 
 class Machine(Protocol):
-    """A computer as the user sees it. Paths have the syntax of its system (`paths_of`)."""
+    """A computer, queried with the rights of the current user. Paths have its system's syntax (`paths_of`)."""
 
     # "Windows", "Linux" or another name of `platform.system`.
     system: str
@@ -181,7 +184,7 @@ def text_of(machine: Machine, path: str, limit: int = 1 << 20) -> str | None:
 
 
 def variable_of(machine: Machine, name: str, otherwise: str = "") -> str:
-    """Return a variable by its name in capitals. On Windows, names are not case-sensitive (Path, SystemRoot)."""
+    """Return an environment variable by its name in capitals. Windows ignores the case of names, such as Path."""
     return next((value for known, value in machine.environ.items() if known.upper() == name), otherwise)
 
 
@@ -483,8 +486,9 @@ def ends_with_job(flags: int | None) -> bool:
     """Return whether a Windows job with these limits ends all processes started in it, and none of these can leave
     it.
     """
-    # Closing the last handle of such a job ends all of its processes. Only a breakaway flag allows new processes to
-    # leave it; Windows Terminal's job has none (microsoft/terminal#20480).
+    # With JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, closing the job's last handle ends all of its processes. New
+    # processes can leave the job only if a breakaway flag is set; Windows Terminal's job has none
+    # (microsoft/terminal#20480).
     may_leave = _JOB_BREAKAWAY_OK | _JOB_SILENT_BREAKAWAY_OK
     return flags is not None and bool(flags & _JOB_KILL_ON_CLOSE) and not flags & may_leave
 
@@ -643,7 +647,7 @@ def _section_of(head: bytes, table: int, sections: int, address: int) -> tuple[i
 
 
 def _entry(file: BinaryIO, root: int, directory: int, wanted: int | None) -> int | None:
-    """Return the offset of an entry in a resource directory; a flag in it marks a subdirectory."""
+    """Return the offset of an entry in a resource directory. The offset's highest bit marks a subdirectory."""
     # After flags, time and version (12 bytes) a directory has two counts: entries by name, then by number.
     file.seek(directory + 12)
     named, numbered = struct.unpack("<HH", file.read(4))

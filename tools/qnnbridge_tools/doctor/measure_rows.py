@@ -140,7 +140,8 @@ class _Measuring:
         self._request = request
         self._target = target
         self._host: Any = None
-        # Function that fills QNN's memory in the current host, as other models would; None until it is needed.
+        # Function that fills QNN's memory in the current host: some operators compute right results by chance in
+        # unused memory. None until it is needed.
         self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
@@ -219,7 +220,7 @@ class _Measuring:
     def _fill(self) -> None:
         from qnnbridge_host.numerics.measuring import filling_model
 
-        # Compile the model once for each host, because compiling takes longer than running.
+        # Compile the filling model once for each host, because compiling takes longer than running.
         if self._filling is None:
             model, feeds = filling_model()
             run = _BridgeSides(self._running(), self._request.soc_model).qnn(model)

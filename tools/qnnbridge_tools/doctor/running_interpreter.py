@@ -44,9 +44,7 @@ def describe() -> "dict[str, object]":  # quoted, because older Pythons cannot e
 
 
 def _is_externally_managed() -> bool:
-    """Return whether pip refuses to install (PEP 668), with the same test as pip, which ignores virtual
-    environments.
-    """
+    """Return whether pip refuses to install (PEP 668). As in pip, virtual environments are never refused."""
     if sys.prefix != getattr(sys, "base_prefix", sys.prefix):
         return False
     return os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))

@@ -93,7 +93,7 @@ def chat(
         sys.stdout.flush()
 
     if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # A wrong byte from a pipe must not end the conversation.
+        sys.stdin.reconfigure(errors="replace")  # An invalid byte from a pipe must not end the conversation.
 
     def read() -> str:
         if sys.stdin is None:
@@ -149,7 +149,7 @@ class SpokenAnswer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the answer before its next token, or the prompt between two nodes of the model."""
+        """Stop the answer before its next token, or the processing of the prompt before the model's next node."""
         # Set the flag, then read the stream. `_begin` sets the stream, then reads the flag, so that the answer is
         # always stopped.
         self._stopping.set()

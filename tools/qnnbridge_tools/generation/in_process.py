@@ -14,7 +14,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer questions until stdin ends."""
+    """Answer the requests on stdin until stdin ends."""
     genai: Any = None
     model: Any = None
     # Keep the output of native libraries out of the answers: QNN's simulator prints a banner on descriptor 1 with
@@ -24,7 +24,7 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            # Load the model with the first question, before its clock starts.
+            # Load the model at the first request, before `answer` measures its time.
             genai = genai or load_library()
             model = model or genai.Model(asked["folder"])
             result = answer(genai, model, asked)
@@ -45,8 +45,8 @@ def load_library() -> Any:
             "QNNExecutionProvider", onnxruntime_qnn.get_library_path()
         )
     except (ImportError, AttributeError):
-        # Without the plugin, or with an onnxruntime-genai that cannot register one, the model's configuration
-        # decides.
+        # Without the plugin, or with an onnxruntime-genai that cannot register it, the model's genai_config.json
+        # selects the provider.
         pass
     return onnxruntime_genai
 

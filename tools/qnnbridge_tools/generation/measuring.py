@@ -49,7 +49,7 @@ class Pace:
     @property
     def tokens_per_second(self) -> float | None:
         """Rate of the tokens after the first; ``None`` with fewer than two tokens."""
-        # `time.monotonic` has steps of 15.6 ms on Windows before Python 3.13: fast tokens may share one.
+        # `time.monotonic` has steps of 15.6 ms on Windows before Python 3.13, so fast tokens may have equal times.
         if self.tokens < 2 or self.first_s is None or self.last_s is None or self.last_s <= self.first_s:
             return None
         return (self.tokens - 1) / (self.last_s - self.first_s)

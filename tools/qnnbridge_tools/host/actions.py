@@ -31,8 +31,8 @@ START_TIMEOUT_S: Final = 60.0
 PATIENCE_S: Final = 5.0
 
 REPLACE_TRIES: Final = 3
-# Seconds between two checks for a daemon that another application started. It is ready sooner than this after it
-# writes its discovery file.
+# Seconds between two checks for a daemon that another application started. After writing its discovery file, a
+# daemon accepts connections in less than this time.
 TURN_LOOK_S: Final = 2.0
 
 # Additional seconds for the NPU host and the daemon to end after running calls have finished.
@@ -181,7 +181,7 @@ def _start(words: list[str]) -> tuple[dict[str, Any], bool]:
         outcome = starting.wait(deadline)
     finally:
         starting.close()
-    # The start may have used up the time limit, but connecting takes a moment more.
+    # Allow at least a second for connecting, because the start may have used up the time limit.
     with link.reach(max(1.0, deadline - time.monotonic()), start_with=words) as daemon:
         return daemon.status(), outcome == "ready"
 
@@ -222,7 +222,7 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
 
 
 def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | None:
-    """Return the outcome of the new daemon; "waiting" if an application started a different daemon first.
+    """Return the outcome of starting the new daemon; "waiting" if an application started another daemon first.
 
     Args:
         successor: the new daemon.
@@ -230,7 +230,8 @@ def _its_turn(successor: Starting, ended: str, deadline: float) -> Outcome | Non
         deadline: value of `time.monotonic` at which to return None.
     """
     while True:
-        # Check this before waiting: once the new daemon has the lock, it writes the same file.
+        # Check for another daemon's discovery file before waiting: the new daemon overwrites it once it has the
+        # lock.
         another = link.replaced(ended)
         outcome = successor.wait(min(deadline, time.monotonic() + TURN_LOOK_S))
         if outcome is not None:
@@ -297,8 +298,8 @@ _BLOCK_BYTES: Final = 64 << 10
 
 
 def log_path() -> Path:
-    """Return the log file of the running or crashed daemon, which may use other folders, or else the log file
-    of a new daemon.
+    """Return the log file of the running or crashed daemon, even if it uses other folders. Without such a daemon,
+    return the log file that a new daemon would use.
     """
     from qnnbridge_daemon.main import log_file
 

@@ -75,7 +75,7 @@ def reach(
 
     Args:
         timeout_s: time limit in seconds.
-        any_release: also accept a daemon of a release whose only supported request is to end.
+        any_release: also accept a daemon of another release, which can only be asked to end.
         start_with: if no daemon runs, start one with these options; wait for a daemon that is starting or ending.
 
     Raises:

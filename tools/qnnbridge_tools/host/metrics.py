@@ -1,6 +1,6 @@
 """The daemon's figures as metric families of the prometheus library, and their text in OpenMetrics format.
 
-Sample names are derived from the type of their family, so parsers accept every output.
+The suffix of each sample name follows from the type of its family, as parsers require.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ TASK_NAME: Final = "qnnbridge daemon"
 FILE_NAME: Final = "qnnbridge-daemon.xml"
 NAMESPACE: Final = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 _RESTART_INTERVAL: Final = "PT1M"  # The shortest interval that Task Scheduler accepts.
-_RESTART_COUNT: Final = "255"  # The largest number that its schema accepts.
+_RESTART_COUNT: Final = "255"  # The largest number that Task Scheduler's schema accepts.
 # PT0S means no limit; the default, PT72H, ends a task after three days.
 _NO_LIMIT: Final = "PT0S"
 # Task Scheduler's default, 7, runs a program and its children below normal priority, with slow disk access.

@@ -160,12 +160,11 @@ def find_candidates(
     Args:
         hub: connection to the hub.
         repository: the repository.
-        wanted: names and patterns of files. Several of these form one model, and all are downloaded.
+        wanted: names and patterns of files. If several are given, their files are downloaded as one model.
         host: traits of the host that compiled models are judged for.
 
     Raises:
-        OptionError: the repository has no model or no such file, or has several models that are not variants of
-            one.
+        OptionError: the repository has no model or no such file, or has several different models.
         PullFailed: the hub or the network fails.
     """
     judge = judge_for(host)

@@ -161,7 +161,7 @@ def newest(repository: str, revision: str | None, wanted: Sequence[str], endpoin
 
 
 def matching(name: str, *, unfinished: bool = False) -> list[PulledFolder]:
-    """Find pulled models by name or last part of the name of a repository, or by an id. Raise `OptionError`."""
+    """Find pulled models by repository (OWNER/NAME or NAME) or id. Raise `OptionError` if there is no match."""
     name, _, revision = name.partition("@")
     everything = pulled()
     found = [
@@ -194,7 +194,7 @@ def remove(one: PulledFolder) -> None:
                 os.replace(one.folder, gone)
             shutil.rmtree(gone)
         except OSError as error:
-            # `rmtree` may have removed the mark, without which the remaining files would not be listed.
+            # Restore the mark file: `rmtree` may have removed it, and remaining files are not listed without it.
             with contextlib.suppress(OSError):
                 (gone / MARK_FILE).touch()
             raise PullFailed(

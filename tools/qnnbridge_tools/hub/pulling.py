@@ -215,8 +215,8 @@ def _fetch(
                 f"{folder} contains {record.candidate or 'all files'} of {record.repository}@{record.commit[:12]}.",
                 fix="Give a folder that does not exist yet: --output DIR.",
             )
-        # Two pulls share a stage only if both the requested folder and the model are the same, so the stage's
-        # name contains both.
+        # Include the requested folder and the model in the staging folder's name, so that only equal pulls continue
+        # each other's download.
         stage = folder.with_name(f"{usual.name if folder == usual else f'{folder.name}-{usual.name}'}{PART}")
         with local_errors(stage):
             make_own(stage, lambda _: False)
@@ -226,11 +226,11 @@ def _fetch(
                     names = _unpacked(repository, candidate, stage)
                 entry, kind, why = _checked(stage, names, candidate, request, host)
             except (_Unfit, OptionError):
-                # Remove the stage, because no later pull can continue it.
+                # Remove the staging folder, because no later pull can continue this download.
                 shutil.rmtree(stage)
                 raise
             except (PullFailed, OSError):
-                # Remove the stage if nothing has been downloaded, because there is nothing to continue.
+                # Remove the staging folder if no file was downloaded into it.
                 if not any(path.is_file() and path.name != MARK_FILE for path in stage.rglob("*")):
                     shutil.rmtree(stage)
                 raise

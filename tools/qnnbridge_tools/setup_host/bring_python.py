@@ -120,7 +120,7 @@ def python_to_bring(
 
 
 def _by_uv(folder: Path, target: _Target, surroundings: Surroundings) -> Path:
-    """Return the interpreter's path without the patch version; uv creates this path, too."""
+    """Return the interpreter's path without the patch version, which uv creates as a link to the full path."""
     made = folder / _request(target)
     return made / "python.exe" if surroundings.is_windows else made / "bin" / "python{}.{}".format(*BROUGHT_VERSION)
 

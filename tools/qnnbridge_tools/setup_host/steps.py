@@ -145,7 +145,8 @@ def run_program(
     return code, lines
 
 
-# Long enough to download onnxruntime-qnn over a slow connection; then pip is considered to hang and is ended.
+# Time limit for pip, long enough to download onnxruntime-qnn over a slow connection. A pip that takes longer is
+# considered hung and is ended.
 INSTALL_TIMEOUT_S = 3600.0
 CONFIG_TIMEOUT_S = 60.0
 SHOWN_LINES = 8
@@ -182,7 +183,7 @@ def carry_out(plan: SetupPlan, say: Say, detail: Say) -> HostInfo:
         info = check_host(plan.python, plan.variables)
         if plan.config is not None:
             say(f"Writing {plan.config}")
-        # `made.keep` removes the marker. If this fails, `_configured` restores the configuration.
+        # If writing the record or `made.keep` fails, `_configured` restores the configuration.
         record = {"qnnbridge": __version__, "base": plan.candidate.path}
         with _configured(plan):
             (plan.folder / RECORD).write_text(json.dumps(record), "utf-8")
@@ -300,7 +301,8 @@ def pip_environment(python: str, environ: Mapping[str, str]) -> dict[str, str]:
     files.
     """
     listing = (python, "-m", "pip", "config", "list")
-    # Set PIP_USER, because with `user = yes` in a configuration file `pip config list` lists only the user's file.
+    # Set PIP_USER=0: with `user = yes` in a configuration file, `pip config list` otherwise reads only the user's
+    # file.
     asked = {**environ, "PIP_USER": "0"}
     code, lines = run_program(listing, asked, lambda _line: None, CONFIG_TIMEOUT_S)
     # Lines like: install.index-url='https://...'

@@ -55,7 +55,7 @@ class PythonTraits:
 
 
 def ask(python: str) -> PythonTraits | str:
-    """Return the properties of an interpreter, or why it cannot be used, as a text that completes "it ..."."""
+    """Return the properties of an interpreter, or why it cannot be used, to follow the word "it" in a sentence."""
     try:
         done = run_interpreter(python, running_interpreter.__file__, timeout_s=ASK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -116,8 +116,8 @@ def candidates(
     looked_at: list[str],
     asker: Callable[[str], PythonTraits | str] = ask,
 ) -> list[BaseCandidate]:
-    """Return the usable interpreters, newest Python first. Add the reasons against other interpreters to
-    `looked_at`.
+    """Return the usable interpreters, newest Python first. Add to `looked_at` why each other interpreter cannot be
+    used.
     """
     if asked_for is not None:
         try:
@@ -313,7 +313,7 @@ def driver_facts() -> NpuTraits:
 
 
 def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
-    """Return the machine for another platform: this Arm computer with x64 interpreters, or a different computer."""
+    """Return the machine for another platform: this computer for x64 Python on Arm, else a different computer."""
     asked = HostMachine(read_platform(platform))
     if machine.computer == "ARM64" and asked.platform == "win_amd64":
         # The Python version is unknown, because the host would not run in the running interpreter.

@@ -60,10 +60,10 @@ class HostMachine:
 
     @classmethod
     def current(cls) -> HostMachine:
-        """Return this computer with the running interpreter as host; on Windows on Arm with an ARM64 interpreter.
+        """Return this computer, with the running interpreter as the host's.
 
-        On Windows on Arm the host may use a different interpreter than the application, so its Python version
-        is unknown.
+        For an emulated interpreter on Windows on Arm, return ARM64 with an unknown Python version, because the host
+        uses a different interpreter.
         """
         from qnnbridge._launch import process_machine
         from qnnbridge_os.processes import native_machine
@@ -281,7 +281,7 @@ def is_untried(ort: str) -> bool:
 
 
 def ort_bounds(release: Release) -> str:
-    """Return the onnxruntime to install with a 2.x release: the bounds of its metadata, minus known faults."""
+    """Return pip's bounds of onnxruntime for a 2.x release: those of its metadata, minus known faulty versions."""
     clauses = [release.ort_requirement or f">={OLDEST_ORT_FOR_PLUGINS}"]
     # A bound must not loosen a pin in the release's metadata.
     if satisfies(release.version, "<2.4") and not release.ort_requirement.startswith("=="):
@@ -307,7 +307,7 @@ class Judgement:
 
 
 def fits(release: Release, machine: HostMachine) -> list[Reason]:
-    """Return the reasons against this release, the worst first. It is usable unless one is "refused"."""
+    """Return the reasons against this release, the worst first. A reason of severity "refused" excludes it."""
     # Report no other reason for another platform, because pip never installs its wheels.
     if platform_of_release(release) != machine.platform:
         return [

@@ -86,8 +86,8 @@ def requirements(release: Release, source: Source, *, origin: str = "") -> list[
         return words
     if release.layout == "2.x plugin":
         words.append(f"onnxruntime{ort_bounds(release)}")
-    # Do not use the extra, which includes plain onnxruntime: it and a 1.x release are both the package
-    # `onnxruntime`.
+    # Do not use the extra [host]: it would install plain onnxruntime, whose files a 1.x release overwrites, because
+    # both contain the package `onnxruntime`.
     return [*words, *COMPANIONS]
 
 

@@ -173,7 +173,7 @@ def origin_text() -> str:
 
 
 def paragraph(text: str, indent: str = "") -> str:
-    """Wrap the text to the width of the terminal; piped text, which is read later, to a usual width."""
+    """Wrap the text to the width of the terminal; without a terminal, to `PIPED_COLUMNS`."""
     columns = shutil.get_terminal_size((PIPED_COLUMNS, 24)).columns
     return textwrap.fill(
         text,
@@ -226,9 +226,9 @@ def _general(code: str, machine: HostMachine) -> str | None:
 
 
 def _deciding(one: Judgement) -> list[Reason]:
-    """Return the deciding reason, the worst one.
+    """Return a list of only the worst reason, or an empty list.
 
-    Notes, e.g. about the simulator, are shown for the best release only.
+    Notes, e.g. about the simulator, are left out, because they are shown for the best release only.
     """
     return [reason for reason in one.reasons if reason.severity != "note"][:1]
 
@@ -326,7 +326,7 @@ def ort_text(release: Release) -> str:
 
 
 def _chip_text(hexagon: int | None) -> str | None:
-    # Chips of PCs: the part names of phone chips begin with SM.
+    # Select chips of PCs, whose part names begin with SC. Those of phone chips begin with SM.
     names = [chip.product for chip in CHIPS if chip.arch == hexagon and chip.name.startswith("SC")]
     return f"V{hexagon}" + (f", as in {', '.join(names)}" if names else "") if hexagon else None
 

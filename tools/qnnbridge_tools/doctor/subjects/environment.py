@@ -91,7 +91,7 @@ def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
 
 
 def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
-    """Describe variables of the cache with unusable values."""
+    """Describe the cache's environment variables that have invalid values."""
     from qnnbridge_protocol.settings import cache_settings
 
     return cache_settings(machine.environ).problems
@@ -158,8 +158,8 @@ def survey_vc_runtime(machine: Machine, host: PythonReport | None) -> tuple[str,
 
 
 PREFIX: Final = "QNNBRIDGE_"
-# Least similarity of a name with one or two wrong letters to the right name. CACHE_SIZE and CACHE_DIR, which are
-# different variables, have 0.74.
+# Minimum similarity of a misspelt name to the right name: one or two wrong letters give more, and the different
+# names CACHE_SIZE and CACHE_DIR give 0.74.
 _CLOSE: Final = 0.8
 
 
@@ -223,8 +223,8 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
 ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables)
 
 
-# Number of characters above which a path is reported. The driver's limit for the path of a process is higher; the
-# limit of Windows for a file is 260.
+# Longest path in characters that is not reported. It is below the limit of Windows for a file, 260, and the
+# driver's limit for the path of a process.
 LONGEST_PROGRAM: Final = 200
 LEAST_FREE_BYTES: Final = 500 << 20
 _FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_STATE_DIR"}
@@ -271,7 +271,7 @@ def _own_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             place.path,
             fix=elsewhere,
         )
-        # Report only this fault for the folder.
+        # Skip the other checks: the fix replaces this folder.
         return
     if place.what != "cache":
         return
@@ -479,7 +479,7 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
 
 
 def healthy_daemon(facts: Facts) -> str | None:
-    """Describe the daemon in one line; ``None`` if none runs and one could be started."""
+    """Describe the daemon in one line; return ``None`` if no daemon runs, but one can be started."""
     daemon = facts.daemon
     if daemon.state == "runs":
         return f"qnnbridge {daemon.version}, pid {daemon.pid}"

@@ -117,8 +117,8 @@ def base_interpreter(machine: Machine, path: str) -> str | None:
 def _refusal(
     machine: Machine, interpreter: Interpreter, candidate: RegisteredInterpreter, site: tuple[str, ...]
 ) -> tuple[str, str]:
-    # Check in the order of the repairs: files that are not interpreters, broken interpreters, interpreters that
-    # can never be the host, and interpreters that only lack packages.
+    # Report the most basic fault: first files that are not interpreters, then broken interpreters, interpreters
+    # that can never be the host, and interpreters that only lack packages.
     path = interpreter.path
     if machine.is_store_alias(path):
         return "host.store-alias", "it is an alias of the Microsoft Store, not an interpreter"
@@ -202,8 +202,8 @@ def _identity(machine: Machine, path: str) -> str:
 
 
 def _version_by_name(machine: Machine, path: str) -> str | None:
-    """Return the version in a file name such as python3.11, or in that of a link's target, without starting the
-    program.
+    """Return the version in the file name, such as python3.11, of the program or of the target of its link. Do not
+    start the program.
     """
     for name in (path, machine.real_path(path)):
         found = re.match(r"python(\d+\.\d+)", paths_of(machine.system).basename(name))
@@ -290,7 +290,7 @@ def configuration_path(machine: Machine) -> str:
 def _configured(machine: Machine) -> str | HostFacts | None:
     """Return the interpreter of the configuration file, ``None`` without one, or why the file cannot be used."""
     path = configuration_path(machine)
-    # Read at most 64 KiB, because the variable may be set to any file.
+    # Read at most 64 KiB, because `CONFIG_VARIABLE` may be set to any file.
     text = text_of(machine, path, 1 << 16)
     if text is None:
         # A file given in the variable must exist; the default file need not.
@@ -424,7 +424,7 @@ def _refused(facts: Facts) -> Finding:
 
 
 def _others(facts: Facts) -> list[str]:
-    """Return lines about the other interpreters, each with the reason against it."""
+    """Return a line for each other interpreter, with the reason why it cannot be the host."""
     host = facts.host
     others = [
         one
@@ -487,7 +487,7 @@ def _fix_base(facts: Facts) -> Remedy:
     make = make or (f"python3 -m venv --clear {word(folder)}",)
     packages = fixes.host_packages(facts, base or facts.host.path)
     if any(line.startswith(fixes.SETUP_HOST) for line in packages.commands):
-        return packages  # these commands run `setup`, which creates the environment itself
+        return packages  # the commands run `setup`, which also creates the environment
     return Remedy("Create the virtual environment again.", (*make, *packages.commands))
 
 
@@ -527,7 +527,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
             *said,
             fix=_fix_path(facts) if named else _REPAIR,
         )
-    # Skip causes that a restart would remove: they concern hosts with loaded models and QNN.
+    # Skip causes that a restart would remove: they apply only to hosts that have loaded models and QNN.
     causes = diagnose(CrashRecord(status, "starting", stderr_tail=death.said, ready=False))
     best = next((one for one in causes if not one.curable), None)
     return finding(
@@ -545,7 +545,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
 
 
 def _unfit(facts: Facts) -> Iterator[Finding]:
-    """Yield findings about faults in the interpreter's description of itself."""
+    """Yield findings about an interpreter that starts, but is unsuitable according to its description of itself."""
     answer, packages = facts.host.answer, facts.host.packages
     assert answer is not None
     machine = PLATFORMS.get(answer.platform)

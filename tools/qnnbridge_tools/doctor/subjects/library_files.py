@@ -207,7 +207,7 @@ def _of_other_builds(loaded: QnnSet, expected: str | None) -> list[QnnFile]:
 
 
 def _build(file: QnnFile) -> str:
-    # Omit the further number of Windows libraries after the underscore: 2.37.1.250807093845_124904.
+    # Omit the suffix of versions of Windows libraries after the underscore: 2.37.1.250807093845_124904.
     return ".".join((file.version or "").split("_")[0].split(".")[:4])
 
 

@@ -62,7 +62,7 @@ def survey_model(machine: Machine, path: str, facts: Facts) -> ExaminedModel:
         missing=tuple(file for file in scan.external_files if machine.kind(paths.join(folder, file)) != "file"),
         quarantined=name in facts.state.quarantined,
     )
-    # Without running a model, only a compiled one can be judged, because its file contains its target.
+    # Only a compiled model can be judged without running it: its file records the chip and the QNN version.
     return _judge(known, scan, facts) if scan.is_compiled else known
 
 
@@ -282,7 +282,7 @@ def healthy(facts: Facts) -> str | None:
 CHECK = SubjectCheck("model", find, healthy)
 
 
-# --- onnxruntime-genai: in the host, and in an application that should not use its own ---
+# --- onnxruntime-genai: in the host, and in an application that should use that of the host ---
 
 _LEAST: Final = re.compile(r">=\s*([\d.]+)")
 
@@ -314,7 +314,7 @@ def _wheel(facts: Facts, installed: Distribution) -> Iterator[Finding]:
 
 
 def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iterator[Finding]:
-    # Imported here because it also imports the reader of models, and most computers lack onnxruntime-genai.
+    # Import this module only here: it also imports the model reader, and most computers lack onnxruntime-genai.
     from qnnbridge_host.model.genai_folder import OLDEST, TRIED, is_too_old
 
     if is_too_old(installed.version):
@@ -336,7 +336,8 @@ def _versions(facts: Facts, packages: Packages, installed: Distribution) -> Iter
             "genai.onnxruntime-too-old",
             f"onnxruntime {runtime} is too old for {GENAI} {installed.version}",
             f"{GENAI} {installed.version} needs {wanted}",
-            # With 1.x, replace onnxruntime-genai, because another onnxruntime would overwrite the provider's files.
+            # With onnxruntime-qnn 1.x, replace onnxruntime-genai: installing onnxruntime would overwrite the
+            # provider's files.
             fix=fixes.by_pip(
                 facts, f"install {GENAI}=={TRIED[0]}", "Install a release for the installed onnxruntime."
             )

@@ -272,7 +272,7 @@ def fits_python(tag: str, wanted: str) -> bool:
 
 def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
     for one in packages.distributions:
-        # Skip packages without which the host starts, too.
+        # The host starts without these packages.
         if one.name in ("onnx", GENAI):
             continue
         missing = [wrong.path for wrong in one.wrong if wrong.what == "missing"]

@@ -24,7 +24,7 @@ from qnnbridge_tools.doctor import fixes
 from qnnbridge_tools.doctor.facts import Facts, ProbeRequest, ProbeResult
 from qnnbridge_tools.doctor.findings import Finding, Remedy, SubjectCheck, finding
 
-# Additional time after the probe's own deadline, after which its process is ended.
+# Seconds that the probe may exceed its own deadline before its process is ended.
 GRACE_S: Final = 5.0
 _MAX_SAID: Final = 2000
 
@@ -35,7 +35,8 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
     if getattr(sys, "frozen", False) or not sys.executable:
         return ProbeResult(skipped="this program is not a Python interpreter that could start another one")
     request = dataclasses.replace(order, model=os.path.abspath(order.model) if order.model else None)
-    # Ignore errors: Windows locks files of a process that is just ending. The system then removes the folder later.
+    # Ignore errors: Windows locks files of a process that is still ending. The folder then stays among the system's
+    # temporary files.
     with tempfile.TemporaryDirectory(prefix="qnnbridge-doctor-", ignore_cleanup_errors=True) as state:
         env = {
             **os.environ,
@@ -132,7 +133,7 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
     if probe.failed == "timeout":
         words = "Restart the computer, in case the NPU hangs; then give the probe more time."
         return Remedy(words, ("qnnbridge doctor --timeout 300",))
-    # For unknown versions, installing the pair that was tested is safer than reinstalling them.
+    # Do not reinstall versions that the table lacks: a tested pair of onnxruntime and onnxruntime-qnn is safer.
     if probe.failed != "start" and fixes.unknown_packages(facts):
         return fixes.install_known(
             facts, "Update qnnbridge, which may have a newer table, or install known versions."
@@ -145,7 +146,7 @@ def _remedy(facts: Facts, probe: ProbeResult) -> Remedy:
 
 
 def died_text(probe: ProbeResult) -> str:
-    """Return the clause about a crash that ends the finding's title; "" for other failures."""
+    """Return the end of the finding's title if the process crashed; "" for other failures."""
     return ": its process dies" if probe.exit_code is not None else ""
 
 
@@ -312,8 +313,8 @@ def _failed(error: Exception, stage: str) -> dict[str, Any]:
     )
     if kind == "ProviderUnavailable":
         failed = (
-            # Two stages raise this class. The message shows whether the registration failed or no device was
-            # listed.
+            # Two stages raise this exception class. Its message shows whether the registration failed or no device
+            # was listed.
             "devices" if "device" in str(error).lower() and "register" not in str(error).lower() else "register"
         )
     elif kind in ("DeadlineExceeded", "HostHung"):

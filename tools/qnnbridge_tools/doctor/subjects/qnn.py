@@ -143,7 +143,7 @@ def _take(facts: Facts, engine: str, words: str = "") -> Remedy:
 
 
 def _fits_better(facts: Facts, provider: CatalogueProvider) -> bool:
-    """Return whether only the catalogue's QNN fits, because it is not newer than the driver's."""
+    """Return whether the wheel's QNN is newer than the driver's, and the catalogue's QNN is not."""
     if not facts.driver.runtime:  # only the version of an SDK is known, which may differ from the driver's
         return False
     wheel = facts.host.packages.qnn_sdk if facts.host.packages is not None else None
