@@ -1,9 +1,9 @@
 """Run a session without the bridge in the host's interpreter, and measure its calls on request.
 
 ``python -m qnnbridge_host.direct``. Each line on stdin is a JSON document, and each answer is a JSON document on
-stdout: ``{"open": specification, "feed": FILE.npz}`` creates a session, and runs it once if there is a ``feed``;
-``{"calls": N, "session": number}`` runs it N times and returns the nanoseconds of each call. The end of stdin ends
-the process.
+stdout: ``{"open": specification, "feed": FILE.npz}`` creates a session, runs it once if there is a ``feed``, and
+returns the session's number; ``{"calls": N, "session": number}`` runs that session N times and returns the
+nanoseconds of each call. The end of stdin ends the process.
 """
 
 from __future__ import annotations

@@ -58,12 +58,12 @@ if TYPE_CHECKING:
 
 # --- shared memory of the client, by slab number ------------------------------------------------------------
 
-# Request fields that contain share handles.
+# Request fields that contain handles of shared memory.
 HANDLE_FIELDS = ("read", "write", "where")
 
 
 def drop_handles(header: Mapping[str, Any]) -> None:
-    """Close the unopened share handles of a request that was answered or will not be served."""
+    """Close the unopened handles of shared memory in a request that was answered or will not be served."""
     for name in HANDLE_FIELDS:
         share_handle = header.get(name)
         if isinstance(share_handle, dict):
@@ -90,14 +90,14 @@ class AttachedSlab:
 class Slabs:
     """Attached slabs. A plan keeps its slabs mapped after their release.
 
-    asked: number of the request to attach or release. The client sent requests in the order of their numbers.
+    asked: id of the request to attach or release. Ids show in which order the client sent the requests.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slabs: dict[int, AttachedSlab] = {}
-        # Releases of slabs that are not attached (yet). A client that does not wait for the reply to an attach
-        # sends the release right after it, and the release may be served first.
+        # Id of the release request for each slab that is not attached (yet). A client that does not wait for the
+        # reply to an attach sends the release right after it, and the release may be served first.
         self._released_at: dict[int, int] = {}
 
     def __len__(self) -> int:
@@ -156,7 +156,7 @@ class BoundPlan(NamedTuple):
     """A checked plan.
 
     Attributes:
-        session: the session that the plan runs.
+        session: the session that runs the plan's calls.
         lane: lane in which calls of the plan wait; ``None`` if they do not wait.
         slabs: numbers of the slabs that contain the plan's tensors.
     """
@@ -208,7 +208,7 @@ def _bind(item: Any, slabs: Slabs, used: set[int], *, written: bool) -> BoundTen
     if type(number) is not int or type(offset) is not int or offset < 0 or offset % ALIGNMENT:
         raise desync("a tensor of a plan has an invalid location")
     slab = slabs.get(number)
-    # Each slab has one writing side; an output where the client writes would race with its next inputs.
+    # Only one side may write to a slab: the client's next inputs could overwrite an output in the client's slab.
     if written and not slab.host_writes:
         raise desync("an output lies in memory that the host does not write")
     if offset + size > slab.data.nbytes:
@@ -229,7 +229,7 @@ class CallSink(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """Limits that both sides have agreed on."""
+        """Limits of requests and messages, agreed on in HELLO."""
 
     def find(self, session: int) -> tuple[BoundRuns, str | None]:
         """Return the session with this number, and the lane of its runs. Raise `Closed` for an unknown number."""
@@ -525,7 +525,7 @@ class HostChannel:
     def close_if_unused(self) -> None:
         """Close the write end of an ended channel once no call is in use."""
         with self._write_lock:
-            # A call in flight still answers on this descriptor; the last one closes it (`served`).
+            # Calls in flight still write their answers here; `served` of the last call closes the descriptor.
             if len(self.spare) == self._made and self._out_fd >= 0:
                 os.close(self._out_fd)
                 self._out_fd = -1

@@ -94,7 +94,7 @@ def installed_here() -> Installed:
 
 def installed(paths: Sequence[str] | None = None) -> Installed:
     """Inspect the folders of ``sys.path``, or the folders in `paths`."""
-    # An empty entry means the current folder.
+    # Skip an empty entry: it means the current folder.
     folders = [folder for folder in (sys.path if paths is None else paths) if folder]
     distributions: dict[str, str] = {}
     for name, version in _distributions(folders):
@@ -266,7 +266,7 @@ if sys.platform == "win32":
     from qnnbridge_os import windows_facts
 
     class RealWindows:
-        """See `Windows`."""
+        """Implementation of `Windows` with the registry and the files of this computer."""
 
         def value(self, key: str, name: str) -> str | None:
             found = windows_facts.value("HKLM", key, name)

@@ -24,10 +24,11 @@ if TYPE_CHECKING:
 
     Loader = Callable[[Callable[..., None]], Engine]
 
-# Option for the process whose end also ends this host, by name or number; default: the parent process.
+# Option for the process whose end also ends this host: its id, or its name (`process_names`). Default: the parent
+# process.
 PARENT = "--parent"
-# Option for the command line that starts a worker, a JSON list; default: this host's own command line. An emulated
-# interpreter cannot be started by `sys.executable`.
+# Option for the command line that starts a worker, a JSON list; default: this host's own command line. It is needed
+# under emulation, where `sys.executable` does not start the interpreter.
 WORKER = "--worker"
 
 

@@ -41,7 +41,7 @@ def _private(fd: int) -> int:
     """Return a duplicate that is not inherited, outside of the range of the standard streams."""
     passed_over = []
     copy = os.dup(fd)
-    while copy < _FIRST_PRIVATE_FD:  # a standard stream was closed
+    while copy < _FIRST_PRIVATE_FD:  # the duplicate is 0, 1 or 2, because that standard stream was closed
         passed_over.append(copy)
         copy = os.dup(fd)
     for low in passed_over:

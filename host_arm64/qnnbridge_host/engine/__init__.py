@@ -52,7 +52,7 @@ class EngineSession(Protocol):
     ) -> list[Any]:
         """Return the values of the requested outputs, or of all outputs.
 
-        The caller reports the phase ``running`` before the call.
+        The caller must first report the phase ``running``, so that a crash is attributed to this run.
         """
 
     def run_bound(self, call: BoundCall, stop: StopHandle) -> list[Any] | None:
@@ -113,7 +113,8 @@ def has_global_pools() -> bool:
 def _make_global_pools(ort: Any) -> None:
     """Create global thread pools of the sizes that the application has set.
 
-    This must be the first call into ONNX Runtime, because it creates ONNX Runtime's environment.
+    Call this before any other function of ONNX Runtime: the first call creates ONNX Runtime's environment, and only
+    a new environment can get global pools.
     """
     global _global_pools
     text = os.environ.get(GLOBAL_THREADS_VARIABLE)
@@ -158,11 +159,11 @@ def load_engine(on_phase: Callable[..., None] = lambda *_: None) -> Engine:
     from qnnbridge_host.engine.ort_engine import OrtEngine
 
     _make_global_pools(ort)
-    # Since 1.29 the wheels for Linux and macOS send telemetry unless it is switched off.
+    # ONNX Runtime's wheels for Linux and macOS send telemetry by default since 1.29.
     if hasattr(ort, "disable_telemetry_events"):
         ort.disable_telemetry_events()
     if os.environ.get(VERBOSE) == "1":
-        # Set the severity before the registration, because the plugin keeps the severity of that moment.
+        # Set the severity before the QNN plugin is registered: the plugin ignores later changes.
         ort.set_default_logger_severity(0)
     return OrtEngine(ort, _adapter(ort, found, on_phase), found)
 

@@ -79,7 +79,7 @@ def context_session(spec: CompileSpec) -> SessionSpec:
             f"A model is compiled for {PROVIDER}, but the providers do not include it.",
             fix=f"List {PROVIDER} first, or omit the providers.",
         )
-    # Remove the application's own entries, which would change the output path or share the model's weights.
+    # Remove the application's entries that would change the output path or share the model's weights.
     entries = {key: text for key, text in session.config_entries.items() if key not in _OURS}
     entries |= {
         CONTEXT_ENABLE: "1",

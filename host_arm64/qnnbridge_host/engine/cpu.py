@@ -99,8 +99,8 @@ def open_session(model: Path | bytes, label: str, options: Any = None, disabled:
     options = options or quiet_options()
     level = options.graph_optimization_level
     try:
-        # Use exact kernels only without optimisation. They convert signed weights to unsigned, and a model that
-        # ONNX Runtime optimises and writes to a file must keep its weights.
+        # Request exact integer kernels only if optimisation is off: these kernels need unsigned weights, and an
+        # optimised model that ONNX Runtime writes to a file must keep its signed weights.
         if level.value == LEVEL_OFF:
             optimization = exact(LEVEL_OFF, disabled, scan_model(given).ops)
             options.graph_optimization_level = type(level)(optimization.level)
@@ -148,8 +148,8 @@ def _run_bound(session: Any, feeds: Mapping[str, Any], outputs: Sequence[str] | 
 
 
 def translated(error: BaseException, message: str) -> OrtError:
-    """Return the project's class of the same name for an exception of ONNX Runtime, with the exception's message as
-    the cause."""
+    """Convert an exception of ONNX Runtime to the project's exception of the same name. Its cause is the original
+    message."""
     cls = ORT_ERRORS.get(type(error).__name__, Fail)
     text = _PREFIX.sub("", str(error)).strip() or type(error).__name__
     return cls(message, cause=text[:2000], fix=hint(text, Circumstances())[1])

@@ -31,8 +31,8 @@ def with_given_values(
 ) -> tuple[SessionSpec, str | bytes]:
     """Return the session's description without the values of ``add_initializer``, and a model that contains them.
 
-    If the model cannot be rewritten, or a value's type or shape does not match, a session on the CPU alone is
-    returned unchanged: ONNX Runtime then handles the values and reports its own errors.
+    If the model cannot be rewritten, or a value's type or shape does not match, `spec` and `source` are returned
+    unchanged for a session on the CPU alone: ONNX Runtime then handles the values and reports its own errors.
 
     Args:
         spec: the session's description, with `initializers`.

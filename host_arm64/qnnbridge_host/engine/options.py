@@ -1,4 +1,4 @@
-"""Build ``onnxruntime.SessionOptions`` and ``onnxruntime.RunOptions`` from the records of the wire.
+"""Build ``onnxruntime.SessionOptions`` and ``onnxruntime.RunOptions`` from the records of a request.
 
 Every attribute of ONNX Runtime 1.32 that can be sent to another process is supported. Names and types of attributes
 are checked here, because pybind11's message for a wrong type is a page of signatures. A built object belongs to one
@@ -144,7 +144,7 @@ class LoadedAdapters:
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._lock = threading.Lock()
-        # Each loaded adapter, with the stamp of its file at that time, by path.
+        # Each loaded adapter by path, with the stamp that its file had when it was loaded.
         self._loaded: dict[str, tuple[FileStamp, Any]] = {}
 
     def get(self, path: str) -> Any:
@@ -223,7 +223,7 @@ def _set_attribute(
 
 
 def _member(enum: Any, name: str, number: int) -> Any:
-    # Compare the members, because pybind11 creates a member from any integer (77 is
+    # Search the members instead of calling the enum, because pybind11 creates a member from any integer (77 is
     # ``GraphOptimizationLevel.???``).
     for member in enum.__members__.values():
         if int(member) == number:

@@ -1,8 +1,9 @@
 """The engine and its sessions, which use ONNX Runtime with onnxruntime-qnn 1.x or 2.x.
 
 Invariants: ONNX Runtime's own fallbacks are disabled, so nothing moves to the CPU silently. A strict session is
-created only if every node is on QNN; otherwise the error lists the nodes and the reason. A call behaves as in one
-process, with one intended exception: outputs of element types that numpy lacks are returned instead of refused.
+created only if every node is on QNN; otherwise the error lists the nodes and the reason. A call behaves as with
+ONNX Runtime in the application's process, with one intended exception: outputs of element types that numpy lacks
+are returned instead of refused.
 
 The engine is immutable; several threads may create sessions at once. Several threads may run a session at once;
 `close` does not disturb a run in progress.
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 _MOST_NAMES = 20
 
 # First release whose session creation releases the GIL. In earlier releases the native part holds the GIL
-# (onnxruntime 27063).
+# (onnxruntime issue 27063).
 _CREATION_RELEASES_GIL_SINCE = (1, 31)
 
 
@@ -176,8 +177,8 @@ class OrtEngine:
     def _with_known_fault(
         self, circumstances: Circumstances, spec: SessionSpec, source: str | bytes
     ) -> Circumstances:
-        """Add to an error the operators of the model with which QNN is known to fail while it creates a session."""
-        # Do not consult the measurements of this computer, because QNN has failed already.
+        """Add the model's operators that are known to make QNN fail when it creates a session."""
+        # Use only the shipped table, not results measured on this computer: QNN has already failed here.
         architectures = [one.options["htp_arch"] for one in spec.providers if "htp_arch" in one.options]
         arch = arch_of(circumstances.soc_model, *architectures[:1], simulator=circumstances.simulator)
         release = ".".join(map(str, self._qnn.version))
@@ -210,14 +211,14 @@ class OrtEngine:
             session = self._ort.InferenceSession(source, options, providers=named or None, **keywords)
         session.disable_fallback()
         if getattr(session, "_model_bytes", None) is not None:
-            # ONNX Runtime keeps the bytes only for its fallback, which is disabled; a model can have gigabytes.
+            # ONNX Runtime keeps the bytes only for its fallback, which is disabled. A model can take gigabytes.
             session._model_bytes = None
         return session
 
     def _options(
         self, spec: SessionSpec, choice: ProviderChoice, entries: Mapping[str, str], tensors: Tensors
     ) -> tuple[Any, list[tuple[str, dict[str, str]]]]:
-        """Return SessionOptions, and the providers for the separate argument ``providers``."""
+        """Return SessionOptions, and the argument ``providers`` of InferenceSession, which a built-in QNN needs."""
         options = build_session_options(self._ort, spec, entries, tensors)
         named: list[tuple[str, dict[str, str]]] = []
         if choice.qnn is None:
@@ -279,8 +280,8 @@ class OrtEngine:
                 operators=placement.session_operators(session),
             )
 
-        # Skip a compiled model: the library that writes graphs cannot read context binaries, and its error would
-        # appear in the log of this session.
+        # Do not let QNN's IR library write the graphs of a compiled model: it cannot read context binaries, and its
+        # error would appear in the log of this session.
         simulator = choice.target is not None and choice.target.simulator
         if simulator and not scan_model(source, count_nodes=False).is_compiled:
             with contextlib.suppress(Exception), tempfile.TemporaryDirectory() as folder:
@@ -301,7 +302,7 @@ class OrtEngine:
         source = self._qnn.source
         placed = placement.read(session, choice.target, "" if source is None else source.words)
         if choice.missing is not None:
-            # The session requested QNN and runs without it.
+            # Record why the session runs without QNN, although the application requested QNN.
             placed = dataclasses.replace(placed, backend="none", cause=choice.missing)
         return SessionInfo(
             inputs=placement.infos(session.get_inputs()),
@@ -351,7 +352,7 @@ def _source(spec: SessionSpec, model: Any) -> str | bytes:
 
 
 def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | bytes, ProviderChoice]:
-    """Add missing lengths of external weights to a model for QNN; return the model and the provider choice."""
+    """Add missing lengths of external weights, which QNN needs. Return the model and the provider choice."""
     if isinstance(source, bytes):
         return with_lengths(source) or source, choice
     completed = file_with_lengths(source)
@@ -429,7 +430,7 @@ class OrtSession:
     def _run(
         self, session: Any, output_names: Sequence[str] | None, feeds: Mapping[str, Any], options: Any
     ) -> list[Any]:
-        # import it in the first run, so that creating a session is faster
+        # import this module in the first run, so that creating a session is faster
         from qnnbridge_host.engine import ort_values
 
         if self._unreadable is None:
@@ -438,8 +439,7 @@ class OrtSession:
             )
         names = list(output_names) if output_names else self._output_names
         if self._unreadable and not self._unreadable.isdisjoint(names):
-            # If numpy cannot represent one of the outputs, `InferenceSession.run` fails and returns no output at
-            # all.
+            # Run with OrtValues: `InferenceSession.run` fails if numpy cannot represent one of the outputs.
             given = ort_values.feeds_as_ort_values(self._ort, feeds)
             return [
                 ort_values.result_of_ort_value(value)

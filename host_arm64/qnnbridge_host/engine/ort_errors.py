@@ -39,7 +39,7 @@ class Circumstances(NamedTuple):
         custom_op_libraries: the libraries that are registered for the session.
         on_qnn: operators of the session's nodes on QNN, for a failed run without a reason from QNN.
         empty_inputs, empty_results: inputs and other tensors of the model without elements, for a failed creation.
-        known_fault, known_cure: description and fix of the model's operators for which QNN is known to fail.
+        known_fault, known_cure: which operators of the model are known to make QNN fail, and the fix.
     """
 
     model: ModelInCommands = NO_FILE
@@ -56,7 +56,8 @@ class Circumstances(NamedTuple):
 
 Text = str | Callable[[Circumstances], str | None]
 
-# Fragments of messages of QNN that lack a reason: the first three occur in a creation, the last one in a run.
+# Texts that identify QNN's messages without a reason. The first three messages occur when a session is created, the
+# fourth in a run.
 NOT_COMPOSED = "Failed to compose Qnn graph"
 NOT_FINALIZED = "Failed to finalize QNN graph"
 NOT_SELECTED = "was inserted using the NHWC format"

@@ -121,7 +121,8 @@ def _create_stream(call: ObjectCall) -> Any:
     wanted = argument(call, "device", dict)
     named = {name: wanted.get(name) for name in ("ep_name", "type")}
     alike = [device for device in ort.get_ep_devices() if _device_facts(device).items() >= named.items()]
-    # The application's ids for a CPU differ from ONNX Runtime's, so prefer an exact match but do not require it.
+    # Prefer a device with the same ids but do not require it: the CPU device has the ids 0 in the application, but
+    # not in ONNX Runtime.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
     raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} like the application's device.")
@@ -190,7 +191,7 @@ class _Context(NamedTuple):
 
 
 class _Options(NamedTuple):
-    """ONNX Runtime's `ModelPackageOptions`, with the objects that must live as long as they do."""
+    """ONNX Runtime's `ModelPackageOptions`, and the objects that must exist as long as the options."""
 
     options: Any
     session_options: Any
@@ -289,7 +290,7 @@ def _package_info(root: str) -> Mapping[str, Any]:
 
 def _ort_settings(variant: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     settings = json.loads(variant["executor_info"].get("ort", "{}"))
-    if isinstance(settings, str):  # the option is the name of a file in the model's folder
+    if isinstance(settings, str):  # instead of the options, the name of a JSON file in the model's folder
         with open(os.path.join(folder, settings), encoding="utf-8") as file:
             settings = json.load(file)
     return settings if isinstance(settings, dict) else {}
@@ -538,7 +539,8 @@ def _compile_to_file(compiler: _Compiler, call: ObjectCall) -> None:
     if output is not None:
         output = argument(call, "output", str)
     elif compiler.spec.initializers and isinstance(compiler.model, str):
-        # The model that contains the initializers' values is passed as bytes, so derive the output's name here.
+        # Derive the output's path from the model's path here: ONNX Runtime gets the model with the initializers'
+        # values as bytes, which have no path.
         output = f"{os.path.splitext(compiler.model)[0]}_ctx.onnx"
     _compile(compiler, call, lambda native: native.compile_to_file(output), output)
 
@@ -625,6 +627,8 @@ def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
 
 def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) -> bytes | None:
     """Compile into a temporary folder and pass the context binaries to the application's function.
+
+    This replaces ONNX Runtime's own support for the function, which old releases and QNN lack.
 
     Returns:
         The model's bytes; ``None`` if the model is written to `output`.

@@ -1,7 +1,7 @@
 """Convert between the wire's values and the values of ONNX Runtime's Python API.
 
-Arrays, lists, dicts and ``None`` are the same on both sides and pass unchanged, so a call behaves as in one
-process. Only values that numpy cannot represent are converted: `Typed` (bfloat16, float8 and sub-byte types) and
+Arrays, lists, dicts and ``None`` are the same on both sides and pass unchanged, so a call behaves as without the
+bridge. Only values that numpy cannot represent are converted: `Typed` (bfloat16, float8 and sub-byte types) and
 `Sparse`. Bits are never changed. Stateless and thread-safe.
 """
 
@@ -68,7 +68,7 @@ def to_ort_value(ort: Any, value: Any, name: str) -> Any:
             "numpy lacks the element type of an output.",
         )
     if not isinstance(value, ort.OrtValue):
-        # This is the error message of InferenceSession.run.
+        # `InferenceSession.run` raises the same message.
         raise RuntimeError(f"Unable to handle object of type {type(value)}")
     return value
 
@@ -139,8 +139,8 @@ def result_of_ort_value(value: Any) -> Any:
 
 
 def _checked_size(value: Any, element: ElementType, shape: tuple[int, ...]) -> int:
-    """Return the size in bytes of the tensor in an OrtValue; raise `NotImplemented` if ONNX Runtime reports another
-    size.
+    """Return the size in bytes that follows from a tensor's element type and shape; raise `NotImplemented` if ONNX
+    Runtime reports a different size.
 
     Call this function before accessing the memory directly.
     """
@@ -154,7 +154,7 @@ def _checked_size(value: Any, element: ElementType, shape: tuple[int, ...]) -> i
 
 
 def _sparse(tensor: Any) -> Sparse:
-    # Use the native object: some of its methods are attributes in the Python class.
+    # Unwrap the native object: in the Python class `format` is a method, and `get_coo_data` is missing.
     native = tensor._get_c_tensor() if hasattr(tensor, "_get_c_tensor") else tensor
     kind, shape, values = str(native.format), tuple(int(d) for d in native.dense_shape()), native.values()
     if kind.endswith("ORT_SPARSE_COO"):

@@ -62,7 +62,7 @@ _NOT_KNOWN = SessionOperators()
 def read(session: Any, target: PlacementTarget | None, source: str = "") -> Placement:
     """Return the placement of a session; its ``known`` is False if this ONNX Runtime does not report placements.
 
-    source: a description of QNN's origin, for the placement.
+    source: where QNN was loaded from; becomes the placement's `source`.
     """
     base = Placement(known=False)
     if target is not None:
@@ -112,7 +112,7 @@ def read(session: Any, target: PlacementTarget | None, source: str = "") -> Plac
 
 
 def is_compiled(session: Any) -> bool:
-    """Return whether the nodes on QNN are context binaries."""
+    """Return whether a node on QNN contains or refers to a context binary."""
     graphs = [graph for graph in _assignment(session) or () if graph.ep_name == PROVIDER]
     return any(node.op_type == OP_TYPE for graph in graphs for node in graph.get_nodes())
 
@@ -154,9 +154,9 @@ def refusal(
 
     Args:
         model: name of the model for the message.
-        placement: placement of the same model with fallback allowed; ``None`` if that session failed.
-        model_inputs: inputs of the same model with fallback allowed.
-        second_error: why the session with fallback could not be created.
+        placement: placement in a second session, which allowed the CPU; ``None`` if its creation failed.
+        model_inputs: inputs of the second session.
+        second_error: why the second session could not be created.
         compiled: result of `is_compiled`.
         operators: result of `session_operators`.
     """
@@ -268,7 +268,7 @@ def _cause(
 
 
 def _staying(operators: SessionOperators) -> str:
-    """Return a sentence about operators of classical machine learning, which QNN lacks even with fixed dimensions.
+    """Return a sentence that lists the operators of ai.onnx.ml: QNN lacks them even if all dimensions are fixed.
 
     Other operators that QNN lacks are omitted, because ONNX Runtime may fold some of them into constants.
     """

@@ -166,7 +166,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
     strict = spec.fallback == "error"
     if strict:
         entries.setdefault(DISABLE_CPU_FALLBACK, "1")
-    # With these entries, nodes that QNN leaves to the CPU compute the same results as the reference.
+    # With these entries, nodes on the CPU give the same results as the CPU session that verifies outputs.
     entries = {**EXACT_ENTRIES, **entries}
     target = PlacementTarget(
         qnn_options.backend_of(options),
@@ -235,9 +235,9 @@ def _unknown(name: str, available: Sequence[str], qnn: QnnAdapter) -> ProviderUn
 
 # --- access to QNN: built into ONNX Runtime (onnxruntime-qnn 1.x), or a separate plugin (2.x) ------------
 #
-# Built in, QNN is requested by the classic ``providers`` argument. The wheel does not list devices; its files show
-# whether it supports an NPU: a build for a machine with an NPU contains the library that communicates with the NPU
-# (the stub); the x64 build (1.22.2) lacks the stub and computes on the simulator.
+# A session requests a built-in QNN with the classic argument ``providers``. The wheel does not list devices; its
+# files show whether it supports an NPU: a build for a machine with an NPU contains the library that communicates
+# with the NPU (the stub); the x64 build (1.22.2) lacks the stub and computes on the simulator.
 #
 # A plugin's library is registered once per process and never unregistered, because a session that outlives its
 # library causes a segmentation fault. QNN is added to a session by its devices; with a plugin the classic
@@ -333,7 +333,8 @@ class PluginQnn:
 
     def attach(self, session_options: Any, options: dict[str, str], backend: str) -> Providers:
         self.require()
-        # Choose one device: the provider uses one and warns about others, and may list both an NPU and a GPU.
+        # Choose one kind of device: the provider may list both an NPU and a GPU, but it uses one device and logs a
+        # warning if there are more.
         wanted = "GPU" if backend == "gpu" else "NPU"
         # On the simulator QNN lists only a CPU.
         chosen = [device for device in self._devices if _kind(device) == wanted] or self._devices
@@ -344,13 +345,14 @@ class PluginQnn:
 def load_plugin(
     ort: Any, found: Installed, choose: Callable[[], QnnSource], on_phase: Callable[..., None]
 ) -> QnnAdapter:
-    """Register the provider of the chosen source. If this fails, sessions that request QNN raise its error.
+    """Register the provider of the chosen source. If that fails, return an adapter that raises the error in
+    each session that requests QNN.
 
     Args:
         ort: the module onnxruntime.
         found: the installed packages.
-        choose: a function that returns the source. It raises `BridgeError`, or any exception if the package refuses
-            the machine.
+        choose: a function that returns the source. It raises `BridgeError`; the package onnxruntime-qnn may
+            raise any exception on an unknown machine.
         on_phase: called before the library is loaded, with QNN's versions.
     """
     source: QnnSource | None = None
@@ -361,8 +363,8 @@ def load_plugin(
         # library runs its code.
         if source.engine != "wheel":
             _refuse_foreign_library(source)
-        # Set the search path before the first call into QNN: if the NPU's part of QNN (the skel) is not found then,
-        # QNN keeps using the driver's runtime.
+        # Set the search path before the first call into QNN: if that call does not find the NPU's part of QNN (the
+        # skel), QNN keeps using the driver's runtime.
         _let_the_dsp_find(folder)
         on_phase("registering", source.versions())
         devices = _registered(ort)
@@ -442,7 +444,7 @@ def _fix_elsewhere(found: Installed) -> str:
 
 
 def _fix(text: str) -> str:
-    # 1.23.2 with onnxruntime-qnn 2.7: ``QNN EP requires ORT >= 1.24 (API 24). Host ORT is 1.23.2 (API 23).``
+    # onnxruntime-qnn 2.7 reports, for example: "QNN EP requires ORT >= 1.24 (API 24). Host ORT is 1.23.2 (API 23)."
     if "requires ORT" in text or "ort_version_supported" in text or "API" in text:
         return (
             "Install compatible versions in the host's Python: onnxruntime 1.24.2 or newer with onnxruntime-qnn "

@@ -248,7 +248,7 @@ def provider_options(
     library_folder: str | None = None,
     version: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """Check QNN's options and return them as strings, with paths of libraries and numbers of chips.
+    """Check QNN's options and return them as strings; libraries become paths, and names of chips become numbers.
 
     Args:
         options: the options that the application has given.
@@ -431,7 +431,7 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
 
 
 def newer_release(release: str | None) -> list[str]:
-    """Describe how an onnxruntime-qnn that is newer than the tables is checked; "" for a known release."""
+    """Return a note about an onnxruntime-qnn that is newer than the tables; an empty list for a known release."""
     from qnnbridge_host.model.releases import AFTER_THE_TABLE, STANDING_WORDS, standing
 
     newest = newest_release()

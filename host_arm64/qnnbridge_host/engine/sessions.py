@@ -1,13 +1,13 @@
-"""The sessions of one client, and the engine that creates them. Only this module creates and compiles natively.
+"""The sessions of one client, and the engine, which only this module asks to create sessions or compile models.
 
 Theory of operation. `start` imports ONNX Runtime in a separate thread while the host answers HELLO and identifies
 the first model. `engine` waits for the import; an error of the import is stored and raised for every request that
 needs the engine. `create` creates a session without a number. The caller compares the session with its cache entry
 or files, and then either calls `keep`, which returns the session's number for the client, or closes the session.
 
-Invariants: only one native creation runs at a time, because the stderr output between the markers must belong to
-one request, and because a process has only one watchdog of `faulthandler`. A session's cache entry is held (`Use`)
-while the session is open, so that no other process evicts its files. Thread-safe.
+Invariants: only one native creation runs at a time, because its stderr output is written between two markers and
+must belong to one request, and because a process has only one watchdog of `faulthandler`. A session's cache entry
+is held (`Use`) while the session is open, so that no other process evicts its files. Thread-safe.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ Enter = Callable[[str], None]
 
 T = TypeVar("T")
 
-# An occasional reset is a normal recovery by the driver. Two within a minute have a cause that a new session does
-# not remove.
+# An occasional reset is a normal recovery by the driver. Two resets within a minute have a cause that a new session
+# does not remove.
 REPEATED_WITHIN_S = 60.0
 
 
@@ -119,7 +119,7 @@ class ResettableSession:
         self._profile_lost = False
         # All dynamic options that the application has set, in the order in which they were first set.
         self._dynamic: dict[str, str] = {}
-        # Number of resets when the current attempt began.
+        # Number of resets when the current creation or call began.
         self._seen_resets = npu.resets
         session = self._first(make, enter)
         self._session: EngineSession | None = session
@@ -229,8 +229,8 @@ class ResettableSession:
         return call(session)
 
     def _after(self, error: BridgeError) -> None:
-        """Return if the call can be repeated in this process; otherwise raise `error`, or an error that requests a
-        restart."""
+        """Record the reset that caused `error`. Raise `error` if no reset caused it, or an error that requests a
+        restart if a second attempt in this process cannot help."""
         if not is_reset(error):
             raise error
         from qnnbridge_host.engine.ort_errors import QNN_COMMUNICATION_FATAL
@@ -254,7 +254,7 @@ class ResettableSession:
                 )
         if self._session is not None and self._profiling:
             self._profile_lost = True
-        # Release the old session first, because the NPU's memory may not be sufficient for two.
+        # Release the old session first, because the NPU's memory may not hold both sessions.
         old, self._session = self._session, None
         if old is not None:
             old.close()
@@ -316,7 +316,7 @@ class Sessions:
         self._creating = threading.Lock()
         self._open: dict[int, ResettableSession] = {}
         self._uses: dict[int, Use] = {}
-        # Sessions created by `compile`, kept until the process ends.
+        # Sessions created by `compile`, kept until the host ends: QNN may crash while it releases them.
         self._compiled: list[EngineSession] = []
         self._npu = Npu()
 
@@ -440,7 +440,8 @@ class Sessions:
         deadline: float | None,
         mark_id: int | None,
     ) -> SessionInfo:
-        """Compile a model natively and return the facts of its session. The process must be ended afterwards.
+        """Compile a model and return the `info` of its session. The caller must then end the process, because the
+        session is released only at process exit.
 
         For arguments and errors see `create`; it also raises `CompileFailed`.
         """

@@ -174,9 +174,8 @@ class Generation:
     def generate(self, count: int, stop: StopSignal, emit: Callable[[list[int]], None] | None) -> list[int]:
         """Generate up to `count` tokens. Return the tokens that were not passed to `emit`.
 
-        emit: called with tokens as they are generated; tokens that take less than `HOLD_S` are passed together. A
-        token that would wait longer for the next token, another generation's prompt or a replay is passed
-        immediately.
+        emit: called with the generated tokens. Tokens are collected for up to `HOLD_S`. They are passed immediately
+        if the next token is expected later, or must wait for another generation's prompt or for a replay.
         """
         made: list[int] = []
         began = before = time.monotonic()
@@ -218,7 +217,7 @@ class Generation:
             self._call("OgaGenerator_SetLogits", made.handle)
 
     def tensor(self, name: str, which: str, stop: StopSignal) -> Any:
-        """Return an input or output of the last run."""
+        """Return a tensor of the last run. which: "input" for an input, else an output."""
         self._ready(stop)
         function = "OgaGenerator_GetInput" if which == "input" else "OgaGenerator_GetOutput"
         with self._model.turns:
@@ -235,7 +234,7 @@ class Generation:
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
         # A rewind resets guidance to the beginning of an answer: right for a new answer, wrong within one.
         guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
-        # genai ignores a pad token at the end of the appended tokens as padding, so let `_build` force it.
+        # genai would drop a pad token at the end of the appended tokens. `_build` feeds it through the logits.
         filled = not tokens and last == [self._model.filler]
         if self._appends and (self._shares or not last) and not guided and not filled:
             self._prefilling = self._native
@@ -275,7 +274,7 @@ class Generation:
                 self.done = True
                 new = self._with_end_token(new)
             else:
-                self._native = None  # only pads fill the native generator: create a new one
+                self._native = None  # full only because genai counts pads: create a new one
         self.done = self.done or len(self.tokens) >= self.max_length
         return new
 
@@ -296,7 +295,7 @@ class Generation:
             self._build(stop, again=True)
 
     def _build(self, stop: StopSignal, *, again: bool) -> None:
-        """Create a native generator with the history."""
+        """Create a native generator with the history. again: whether this is a replay (see `Repairs`)."""
         if not self.tokens:
             raise GenerationError("The generator has no tokens yet.", fix="Call append_tokens first.")
         if again:
@@ -357,7 +356,7 @@ class Generation:
         params = native.make("GeneratorParams", "OgaCreateGeneratorParams", model.handle, keeps=(model,))
         search = dict(settings.search)
         if self._window is not None:
-            # genai counts the pads. `generate` applies the real limits.
+            # Pass the whole context, because genai counts the pads. `generate` applies the real limits.
             search["max_length"] = self._model.folder.context_length
             if search.get("min_length"):
                 search["min_length"] = float(search["min_length"]) + pads
@@ -538,8 +537,8 @@ class Generation:
                 details={"tokens": total, "max_length": self.max_length, "context_length": folder.context_length},
             )
         filler = self._model.filler
-        # genai ignores the token as a pad: everywhere with a fixed window, only at the end with dynamic shapes. Pad
-        # tokens that the model generated are allowed: see `_in_one_piece`.
+        # Refuse a pad token that genai would ignore: everywhere with a fixed window, only at the end with dynamic
+        # shapes. Pad tokens that the model generated are allowed: see `_in_one_piece`.
         if (
             filler is not None
             and self.rows == 1

@@ -43,7 +43,7 @@ MOST_REMAINDERS: Final = 20_000
 # (a{1000}){1000} takes 9 s.
 MOST_PATTERN_CHARACTERS: Final = 20_000
 MOST_REPETITIONS: Final = 100_000
-# Integers below about -2**63 crash the process.
+# Maximum magnitude of integers: integers below about -2**63 crash the process.
 LARGEST: Final = 2**62
 
 _COUNTS: Final = ("minItems", "maxItems")
@@ -73,7 +73,7 @@ def check_guidance(kind: str, data: str) -> None:
 
 
 class _Bounds:
-    """Computes sums over all schemas of one grammar, and compares them with their limits."""
+    """Counts items, properties and other parts in all schemas of a grammar. Refuses a count above its limit."""
 
     def __init__(self) -> None:
         self._sums = dict.fromkeys(_MOST, 0)

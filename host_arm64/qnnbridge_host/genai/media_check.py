@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from qnnbridge_protocol.errors import PromptRefused
 
-# onnxruntime-genai 0.18 has the same limits; older releases have no limits.
+# Maximum number of pixels, in the whole picture and in a row or column. onnxruntime-genai 0.18 has the same limits;
+# older releases have no limits.
 MOST_PIXELS: Final = 100_000_000
 LONGEST_SIDE: Final = 16_384
 # A progressive JPEG has about ten scans. Each scan can take as long as the whole picture.
@@ -25,7 +26,7 @@ MOST_SCANS: Final = 100
 MOST_PARTS: Final = 5_000
 # Maximum number of samples of all channels together: an hour and a half of mono at 48 kHz, or 1 GiB when decoded.
 MOST_SAMPLES: Final = 2**28
-# Maximum number of samples per byte of an MP3: MPEG-2 at 8 kbit/s has 24,000 samples in 1,000 bytes.
+# Maximum number of samples per byte of an MP3, reached by MPEG-2 with 24,000 samples/s at 8 kbit/s.
 _MP3_SAMPLES: Final = 24
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
@@ -82,8 +83,8 @@ def check_sound(data: bytes, number: int) -> None:
         # Number of channels minus 1 in 3 bits, sample size in 5 bits, number of samples of one channel in 36 bits.
         head = int.from_bytes(data[18:26], "big")
         samples = (head & (1 << 36) - 1) * ((head >> 41 & 7) + 1)
-        # Refuse a file without this number: even a small file may contain hours of silence, which onnxruntime-genai
-        # would decode.
+        # Refuse a file whose header lacks the number of samples: even a small file may contain hours of silence,
+        # which onnxruntime-genai would decode.
         if len(data) < 42 or not samples:
             raise _no_sound(number, "The header of a FLAC has no number of samples.", "Record or convert it again.")
     elif data.startswith(b"ID3") or (len(data) > 1 and data[0] == 0xFF and data[1] & 0xE0 == 0xE0):

@@ -169,7 +169,7 @@ class GenaiModel:
         filler: the token that genai treats as padding.
 
     Args:
-        copy: closes the folder of `unmapped_copy`, once the model is freed.
+        copy: stack that removes the folder of `unmapped_copy`; closed when the model is freed.
     """
 
     def __init__(
@@ -215,8 +215,8 @@ class GenaiModel:
             return self._processor
 
     def count_memory(self, words: str) -> None:
-        """Record how much memory of the NPU the model uses. words: what was done to load the model if the NPU could
-        not map its weights; otherwise ""."""
+        """Record how much memory of the NPU the model uses. words: what was done to load the model
+        although the NPU could not map its weights; "" if the NPU could."""
         sizes: dict[str, int] = {}
         for number, (stage, one) in enumerate(zip(self.folder.stages, self.placement, strict=True)):
             if one.wanted and (one.placement.qnn_nodes or words):
@@ -295,7 +295,8 @@ def load(
         raise too_old(version)
     refuse_special_files(request.path)
     own = engine.qnn_library()
-    # Check the options even if the model is loaded: another application may have allowed them.
+    # Check the options that load native code even if the model is loaded: another application may have allowed
+    # these options.
     refuse_native(request.path, request.allow_native, None if own is None else os.path.dirname(own))
     folder = _read_folder(request)
     reason = refusal(folder.layout, version)
@@ -449,12 +450,12 @@ _MOST_BYTES: Final = 64 * 2**20
 
 
 def may_change(folder: GenaiFolder) -> bool:
-    """Return whether a stage requests QNN and its config does not set the option."""
+    """Return whether a stage requests QNN and its config does not set whether QNN maps weights."""
     return any(stage.qnn_options is not None and UNMAPPED not in stage.qnn_options for stage in folder.stages)
 
 
 def without_mapping(folder: GenaiFolder) -> GenaiFolder:
-    """Return the folder's facts with the provider options of the changed config, which do not map weights."""
+    """Return `folder` with the provider options of `unmapped_copy`, which keep QNN from mapping weights."""
     stages = (
         dataclasses.replace(
             stage, providers=tuple((name, _unmapped_options(name, given)) for name, given in stage.providers)
@@ -539,7 +540,7 @@ def _link(target: str, link: str) -> None:
 # operators run on the CPU, the model is refused unless the application allows it. The result is stored in a file
 # next to the cache of compiled models, so a stage is tried once for each version and each change of the file.
 
-# Name of the folder with the results, in the folder of the cache.
+# Name of the folder in the cache that stores the placements of stages.
 FOLDER: Final = "genai"
 SCHEMA: Final = 1
 # Operators of the layouts that QNN does not support.
@@ -602,7 +603,7 @@ def _place(
 
 def _by_design(placed: Placement) -> bool:
     if not placed.known:
-        return placed.cause is None  # without a cause, this ONNX Runtime cannot report placements
+        return placed.cause is None  # None: this ONNX Runtime cannot report placements, so accept the stage
     if not placed.qnn_nodes:
         return False
     return all(kind in ATTENTION or kind in BOOKKEEPING for _, kind in placed.cpu_list)

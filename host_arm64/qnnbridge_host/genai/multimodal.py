@@ -37,8 +37,8 @@ class ModelInputs:
         self.tokens = [int(one) for one in ids.reshape(-1)]
 
     def describe(self) -> dict[str, Any]:
-        """Return a description for the application. kv_bytes: size of the inputs, which a daemon adds to the size
-        of the KV caches."""
+        """Describe the inputs for the application. kv_bytes: size of the inputs, which a daemon adds to the size of
+        the KV caches."""
         size = sum(int(getattr(array, "data", array).nbytes) for array in self.arrays.values())
         names = [INPUT_IDS, *self.arrays]
         return {"names": names, "tokens": self.tokens, "shape": self.shape, "kv_bytes": size}

@@ -374,7 +374,7 @@ def too_old(version: str) -> ProviderUnavailable:
 def unsupported_layout(
     folder: GenaiFolder, version: str, reason: str, *, newer: bool = False
 ) -> GenerationUnsupported:
-    """Return the error for an unsupported layout. newer: whether the release is newer than the table."""
+    """Return the error for an unsupported layout. newer: whether the release is newer than all tested releases."""
     return GenerationUnsupported(
         f"onnxruntime-genai {version} cannot run {folder.label}.",
         cause=f"The model has the layout {folder.layout!r}, and {reason}.",

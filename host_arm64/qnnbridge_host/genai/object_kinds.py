@@ -322,7 +322,7 @@ def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], 
     if not isinstance(tokenizer, ModelTokenizer) or isinstance(generation, BatchGeneration):
         raise desync("the step requests texts of several sequences, or has no tokenizer")
     texts = generation.texts
-    # Create a decoder for another answer or tokenizer. The decoder itself checks the tokens.
+    # Create a decoder if the answer or the tokenizer has changed. The decoder itself detects a changed history.
     if texts is None or texts.start != start or texts.tokenizer is not tokenizer:
         texts = generation.texts = AnswerTexts(tokenizer, start)
     return lambda tokens: texts.decode(generation.tokens, tokens, done=generation.done, cuts=generation.cuts)
@@ -378,7 +378,7 @@ def _new_stream(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectResult:
 
 
 def _replayed(stream: TokenStream, call: ObjectCall) -> ObjectResult:
-    if call.values:  # first decode the tokens that an earlier stream has decoded
+    if call.values:  # decode the tokens of an earlier stream again, to restore its state
         stream.decode(list(map(int, call.values[0])))
     pieces = stream.decode(list(map(int, call.arguments.get("tokens") or ())))
     return ObjectResult(pieces, made=(STREAM, stream))

@@ -1,4 +1,4 @@
-"""Try a release of onnxruntime-genai that is newer than the table in a worker, before the host uses it.
+"""Try a release of onnxruntime-genai in a worker before the host uses it, if it is newer than all tested releases.
 
 ctypes cannot check the functions of the library: a call with unexpected arguments crashes the process or returns
 wrong tokens. So a worker calls each function that the host calls, and generates with the application's folder
@@ -66,7 +66,7 @@ def ensure_tried(
 
     Raises:
         GenerationUnsupported: the host must not use the release for this layout.
-        BridgeError: the worker's error, with the release as evidence.
+        BridgeError: the worker's error; its evidence contains the release.
     """
     asks_qnn = any(stage.qnn_options is not None for stage in folder.stages)
     key = _key(version, folder, versions, asks_qnn=asks_qnn)

@@ -30,7 +30,10 @@ _ABSENT: Final = b"qnnbridge-absent"
 
 
 def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
-    """Try the installed release with the request's folder; return "problem", "words" and "compared".
+    """Try the installed release with the request's folder.
+
+    Return a map: "problem" and its description "words", "" if there is none; "compared": why tokens could not be
+    compared, or "".
 
     Errors of loading the model are raised: they do not concern the interface.
     """
@@ -75,7 +78,7 @@ def _outcome(generate: Callable[..., list[int]], *arguments: Any) -> list[int] |
 
 
 def _prompt(model: GenaiModel) -> list[int]:
-    """Return ordinary tokens from the middle of the vocabulary."""
+    """Return a prompt of tokens from the last two thirds of the vocabulary, without end and pad tokens."""
     folder = model.folder
     size = folder.vocab_size or 1000
     never = {*folder.eos, folder.pad, model.filler}

@@ -202,7 +202,7 @@ class CallsBack:
             Cancelled: the request was withdrawn.
             TooLarge: the values exceed the limits of a message.
         """
-        # Close the function's stream: a second open call would break it (ADR 0019).
+        # Allow one call at a time: a second open call in the request would violate the protocol (ADR 0019).
         with self._lock:
             if self.failure is not None:
                 raise self.failure.copy()

@@ -154,7 +154,7 @@ class Request:
     """A request of the client.
 
     on_channel: the request came from a fast channel, which serves it and reports its phase. counted: the request
-        counts for the limit.
+        counts toward the client's limit on requests.
     """
 
     on_channel = False
@@ -190,11 +190,12 @@ class Request:
         # Whether the client is informed of the phase, or will be informed before the step begins.
         self.declared = False
         self.started = False
-        # True while the request counts for the limit on requests in progress: until the answer is about to be
-        # written. For the limit on all requests (`counted`), the request counts until the answer is written.
+        # True while the request counts toward the limit on requests in progress: until its answer is about to be
+        # written. Toward the limit on all requests, a `counted` request counts until its answer is written.
         self.has_place = False
         self.withdrawn = False
-        # Whether the request was withdrawn before it started. In that case the cancel request answers it.
+        # Whether the request was withdrawn before it started. If so, the thread of
+        # the cancel request answers this request.
         self.refused = False
         self.failed = False
         self.done: threading.Event | None = None
@@ -388,8 +389,8 @@ class InFlight:
     def about_to_answer(self, request: Request) -> None:
         """Record that a request of the connection has finished its work and is being answered.
 
-        The request stops counting for the limit before the answer is written: the client may send the next request
-        as soon as it has received the answer, and may be slow to read it.
+        The request stops counting toward the limit before the answer is written: the client may send the next
+        request as soon as it has received the answer, and writing to a slow client takes time.
         """
         with self._lock:
             request.phase = None
@@ -445,7 +446,8 @@ class InFlight:
         return "stopped" if request.failed else "finished"
 
     def take_withdrawn(self, request_id: int) -> Request | None:
-        """Return a request that was withdrawn while it waited, and only once; the caller answers it immediately."""
+        """Return a request that was withdrawn while it waited; the caller answers the request immediately. A second
+        call returns ``None``."""
         with self._lock:
             request = self._requests.get(request_id)
             if request is None or request.started or not request.withdrawn or request.refused:
@@ -455,8 +457,8 @@ class InFlight:
         return request
 
     def withdraw_useless(self) -> None:
-        """Withdraw the requests of a leaving client whose results nobody needs: preparations, and work without a
-        waiting caller.
+        """Withdraw the requests of a leaving client whose results nobody needs: `MAKING_OPERATIONS`, and
+        comparisons in the background.
 
         This does not wait for the requests to end.
         """

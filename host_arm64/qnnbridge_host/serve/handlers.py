@@ -358,7 +358,7 @@ class _Held:
 
 
 class HostObjects:
-    """Objects of one client."""
+    """Objects that one client has created in the host, by number."""
 
     def __init__(
         self,

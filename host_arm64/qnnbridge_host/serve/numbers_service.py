@@ -1,10 +1,11 @@
 """Operations `model.verify` and `model.samples`: compare a session's outputs with the CPU's.
 
-The session itself is not used: the application sends the inputs and outputs of a run. The original runs on the CPU
-in a worker, so that its crashes, memory and time do not affect the host, and the verdict is stored under the key of
-the compiled model. If the comparison cannot be completed, the reason is in the report; it is never an error of the
-application's run. The same applies if a file of the model has changed: the CPU's results are then unrelated to the
-session's, and the report is not stored. A host runs one comparison at a time. Thread-safe.
+The session itself is not used: the application sends the inputs and outputs of a run. The original model, not
+a rewritten copy, runs on the CPU in a worker, so that its crashes, memory and time do not affect the host. The
+verdict is stored under the key of the compiled model. If the comparison cannot be completed, the reason is in the
+report; it is never an error of the application's run. The same applies if a file of the model has changed: the
+CPU's results are then unrelated to the session's, and the report is not stored. A host runs one comparison at a
+time. Thread-safe.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class NumbersService:
                 raise ValueError(f"{len(results)} results of {len(outputs)} outputs")
             folder = data_folder(spec.config_entries, str(header.get("folder") or os.getcwd()))
             settings = cache_settings(header.get("cache"))
-            # The model from which the session was created.
+            # Fingerprint of the model from which the session was created.
             fingerprint = header.get("fingerprint")
             files = [(str(path), int(size), int(date)) for path, size, date in header.get("files") or ()]
             budget_s = header.get("budget_s")
@@ -195,8 +196,8 @@ class NumbersService:
             kept = wanted.verdicts.read(wanted.key) if wanted.verdicts is not None else None
             if kept is not None and wanted.verdicts is not None and not wanted.again:
                 calls = kept.calls + wanted.calls
-                # The session requests a comparison by its own count. If other sessions have compared in the
-                # meantime, the stored count decides.
+                # A session requests a comparison after a number of its own calls. If other sessions have compared
+                # the model since, the stored number of calls decides.
                 due = kept.compared <= wanted.compared or calls >= kept.next_call
                 if kept.state != "agrees" or not due:
                     wanted.verdicts.count(wanted.key, wanted.calls)
@@ -233,8 +234,8 @@ class NumbersService:
             before = wanted.source.stamps()
             report = _compare(wanted, order, self._maker.optimizers)
             if report.state == "differs" and not report.cause:
-                # If the session uses a rewritten copy, check that copy: a fault that the rewrite has fixed is not
-                # the cause.
+                # Search the rewritten copy, if the session uses one, for operators that QNN computes wrong: an
+                # operator that the rewrite has replaced did not cause the difference.
                 host = self._maker.host_info
                 cause = known_faults(*wanted.made_from, host.machine, host.versions)
                 report = dataclasses.replace(report, cause=cause)
@@ -324,8 +325,8 @@ def _cause_in_optimizers(
     def run(session: Any) -> Sequence[Any]:
         return _compared_part(wanted, session.run(wanted.feeds, wanted.outputs))
 
-    # Skip a rewritten copy: the search passes the original's inputs, and the copy lacks the inputs that became
-    # constants.
+    # Do not test the optimizers on a rewritten copy: the test passes the original's inputs, and the copy lacks the
+    # inputs that became constants.
     if wanted.made_from[0] is not wanted.source:
         return ""
     job = job_of(*wanted.made_from, wanted.initializers)

@@ -66,8 +66,8 @@ class Handlers(Protocol):
     """Operations that serve the requests."""
 
     def start(self, declare_phase: Callable[..., None]) -> None:
-        """Start slow imports after the client's HELLO. declare_phase: function that reports each phase and its
-        versions."""
+        """Start slow imports after the client's HELLO. declare_phase: function that reports each phase of the
+        imports, and QNN's versions."""
 
     def lane_of(self, request: Request) -> str | None:
         """Return the lane in which a request waits, or ``None``."""
@@ -477,7 +477,7 @@ class ServerTransport(Protocol):
     def start_thread(self, work: Callable[[], None]) -> None: ...
 
     def complain(self, text: str) -> None:
-        """Log an error of the client."""
+        """Log a protocol violation of the client, or a defect of the server."""
 
     def end(self, code: int) -> None:
         """Stop serving the client. In a process with only one client, this ends the process."""

@@ -1,1 +1,1 @@
-"""Read the graphs of context binaries without an ONNX file with QNN's own library, and build models for them."""
+"""With QNN's own library, read the graphs of context binaries that have no model, and build models for them."""

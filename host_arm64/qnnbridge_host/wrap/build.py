@@ -1,7 +1,7 @@
 """Build EPContext models for a context binary, so that onnxruntime can run it. This needs the package `onnx`.
 
 QNN finds a graph of the binary by the name of the node, and a tensor of the graph by the name of the node's input
-or output; an attribute of the node maps a name that differs.
+or output; if a tensor has another name in the model, an attribute of the node maps the names.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def wrap(
 
     Raises:
         OptionError: the binary lacks one of the graphs.
-        ContextUnusable: the binary has no graphs, or `build_model` raises the error.
+        ContextUnusable: the binary has no graphs, or a tensor that `build_model` refuses.
     """
     chosen = chosen_graphs(binary, names)
     groups = [chosen] if together else [(graph,) for graph in chosen]
@@ -198,7 +198,8 @@ class _Builder:
             # QNN takes nodes with this source.
             "source": QNN,
             "partition_name": graph.name,
-            # QNN does not check ep_sdk_version and max_size when it loads the node; max_size is for spill areas.
+            # QNN does not check ep_sdk_version and max_size when it loads the node. max_size is the size of a
+            # spill-fill buffer.
             "ep_sdk_version": self._binary.described.build,
             "max_size": 0,
         }
@@ -241,7 +242,7 @@ class _Builder:
         self.inner.append(helper.make_tensor_value_info(inner, number, shape))
         ends.append(helper.make_tensor_value_info(shown, TensorProto.FLOAT, shape))
         source, target = (shown, inner) if is_input else (inner, shown)
-        # In `to`, 1 is the number of FLOAT in ONNX.
+        # Cast converts to FLOAT with `to=1`.
         if tensor.onnx_type == "FLOAT16":
             nodes.append(
                 helper.make_node("Cast", [source], [target], name=f"{shown}/cast", to=number if is_input else 1)
