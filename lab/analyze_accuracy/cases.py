@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 Models = Mapping[str, Path]
 NEWEST_IR_VERSION = 13
-# The newest opsets that ONNX Runtime 1.31 loads. The node tests of onnx use newer ones.
+# The newest opsets that ONNX Runtime 1.31 loads. Some node tests of onnx have newer opsets, which `loadable`
+# lowers.
 NEWEST = {"": 26, "ai.onnx": 26, "ai.onnx.ml": 5}
 REAL = Path(__file__).parents[2] / "tests" / "models"
 SIZES: dict[str, dict[str, int]] = {
@@ -39,7 +40,7 @@ def node_tests() -> Iterator[Any]:
 
 
 def loadable(model: Any) -> Any:
-    """Return a copy with named nodes and with versions that ONNX Runtime loads."""
+    """Return a copy with named nodes, and with IR and opset versions that ONNX Runtime loads."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = min(copy.ir_version, NEWEST_IR_VERSION)

@@ -1,4 +1,4 @@
-"""Recorded results of QNN for the node tests of onnx, to check the rules on machines without QNN."""
+"""QNN's recorded results for the node tests of onnx, to check the rules of `qnnbridge analyze` without QNN."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Truth:
 
     Args:
         status: ok, error, crash, timeout, unloadable.
-        places: "qnn" or "cpu" by index of the node; nodes that were folded or merged are missing.
+        places: "qnn" or "cpu" for the index of each node; nodes that were folded or merged are missing.
     """
 
     status: str

@@ -3,12 +3,12 @@
 Names: streams (damaged byte streams for running hosts), frames (damaged frames in process), hosts (hostile hosts),
 http (mutated requests for a real `qnnbridge serve`), serving (small requests that once stopped the server, while an
 ordinary client works), compiled (damaged compiled models), entries (damaged cache entries), swaps (models and
-entries that are replaced while they are read), models (hostile models for the tools), storm (kills as soon as a
-call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at every checkpoint
-of a call), daemon (half-open connections, overwritten shared memory, stopped processes), users (another user of the
-machine), surroundings (environment, limits), names (names with terminal escape sequences, for every command).
-Default: all. ``--scale`` sets the length: 1 takes a few minutes; the results in docs/dev/verification.md were
-measured with 100.
+entries that are replaced while they are read), models (hostile models for the tools), storm (kills the host again
+as soon as a call has recovered), interrupts (exceptions that a signal handler raises in calls, at random and at
+every checkpoint of a call), daemon (half-open connections, overwritten shared memory, stopped processes), users
+(another user of the machine), surroundings (environment, limits), names (names with terminal escape sequences, for
+every command). Default: all. ``--scale`` sets the length: 1 takes a few minutes; the results in
+docs/dev/verification.md were measured with 100.
 """
 
 from __future__ import annotations

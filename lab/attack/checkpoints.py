@@ -29,7 +29,8 @@ _CHECKING_OPCODES = frozenset(
     for name, code in dis.opmap.items()
     if name.startswith("CALL") or ("JUMP" in name and "FORWARD" not in name and "NO_INTERRUPT" not in name)
 )
-# Modules of the standard library that the steps use: locks and context managers.
+# Modules of the standard library with locks and context managers. Their checkpoints count, too, because the
+# interrupted code calls these modules.
 _LIBRARY = tuple(
     os.path.join(os.path.dirname(os.__file__), *parts)
     for parts in (("threading.py",), ("contextlib.py",), ("weakref.py",), ("concurrent", "futures", "_base.py"))
@@ -43,9 +44,9 @@ class Interrupted(BaseException):
 
 
 class _MakePending:
-    # A subscript calls the C function without a check for signals afterwards, unlike a call, so the tracer itself
-    # is not interrupted. `interrupt_main` only marks the signal as pending; `signal.raise_signal`
-    # would run the handler at once.
+    # Make the signal pending with a subscript: unlike after a call, CPython does not check for signals after a
+    # subscript, so the tracer itself is not interrupted. `interrupt_main` only marks the signal as pending;
+    # `signal.raise_signal` would run the handler at once.
     __getitem__: ClassVar[Any] = _thread.interrupt_main
 
 

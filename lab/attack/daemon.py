@@ -33,7 +33,7 @@ from qnnbridge._daemon.discovery import runtime_folder
 CPU = ["CPUExecutionProvider"]
 SCALE = 3.0
 X = np.arange(20_000, dtype=np.float32)
-# Limit for a call of the well-behaved client, which normally takes a millisecond.
+# Longest acceptable call of the well-behaved client in seconds. Its calls normally take a millisecond.
 LATE_S = 5.0
 TIMEOUT_S = 2.0
 START_TIMEOUT_S = 60.0
@@ -245,7 +245,7 @@ def _stopped_client(report: Report, model: Path, rounds: int) -> None:
 
 
 def _stopped(report: Report, name: str, pid: int, session: qnnbridge.InferenceSession) -> None:
-    """Check that calls end at their deadline while the process is stopped, and succeed afterwards."""
+    """Stop a process with SIGSTOP; check that calls reach their deadline, and succeed after SIGCONT."""
     os.kill(pid, signal.SIGSTOP)
     _until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     begin = time.monotonic()

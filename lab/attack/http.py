@@ -153,8 +153,8 @@ def half_open(address: str, count: int, seed: int) -> Report:
 
 
 def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
-    """Return the bytes of a request, and whether the request is complete (else `ask` shuts its sending side
-    down)."""
+    """Return the bytes of a request, and whether the request is complete. After an incomplete request `ask` shuts
+    down its sending side; else the server would wait for more bytes."""
     method, version = rng.choice(METHODS[:4] * 8 + METHODS), rng.choice(VERSIONS)
     path = rng.choice(PATHS[:4] + PATHS)
     body = rng.choice(BODIES)
@@ -169,7 +169,7 @@ def request(rng: random.Random, model: str) -> tuple[bytes, bool]:
         lines.append("Transfer-Encoding: chunked")
         body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if body else b"0\r\n\r\n"
     odd = rng.sample(HEADERS, rng.choice([0, 0, 1, 1, 2, 5]))
-    # A header with the length of the body may announce more bytes than the request has.
+    # With one of these headers the server may wait for more bytes than are sent, so the request is incomplete.
     whole = not any(header.startswith(("Content-Length", "Transfer-Encoding", "Expect")) for header in odd)
     lines += odd
     data = bytearray("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)

@@ -51,7 +51,7 @@ SETTLE_S = 12.0
 HANGS_AFTER_S = 60.0
 CHILD_S = 3600.0
 
-# Number of interrupts from which a walk visits every checkpoint, not only every n-th.
+# A walk with at least this many interrupts visits every checkpoint; with fewer, only every n-th.
 WALKED_WHOLE = 2000
 
 SHORTEST_MS, LONGEST_MS = 0.05, 5.0
@@ -59,7 +59,7 @@ NUMBER = signal.SIGALRM
 
 
 class Interrupt(Exception):
-    """Exception of the handler, which raises this class and `KeyboardInterrupt` alternately."""
+    """Exception that the signal handler raises alternately with `KeyboardInterrupt`."""
 
 
 # --- programs ---
@@ -333,7 +333,7 @@ class Subject:
         return program
 
     def check(self, behind: str) -> bool:
-        """Make a call without interruption. Return False if the program has to stop."""
+        """Make a call without interruption. Return False if the call failed or too many descriptors are open."""
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         begin = time.monotonic()
         try:
@@ -359,7 +359,8 @@ class Subject:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         self.program.close()
         del self.program
-        after = self._settled(self.before)  # faulthandler's watchdog thread is counted both times
+        # faulthandler's watchdog thread runs before and after the attack, so it does not count as a leak.
+        after = self._settled(self.before)
         for what, count in after.items():
             if count > self.before[what]:
                 names = [thread.name for thread in threading.enumerate()] if what == "threads" else ""
@@ -436,7 +437,9 @@ class Storm:
     def _interrupted(self) -> None:
         raised = self._raised
         self._shoot(LONGEST_MS)
-        while self._raised == raised:  # a finalizer of any library may swallow the exception
+        # Usually the exception ends this loop. If a finalizer of a library has swallowed the exception, the
+        # condition ends the loop.
+        while self._raised == raised:
             self._subject.program.step()
 
     def _shoot(self, longest_ms: float) -> None:

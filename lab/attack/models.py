@@ -1,4 +1,5 @@
-"""Process hostile models with every tool: small files with gigantic tensors, endless loops or endless graphs."""
+"""Process hostile models with every tool: small files with gigantic tensors, endless loops, or graphs that are
+endless when expanded."""
 
 from __future__ import annotations
 
@@ -29,11 +30,11 @@ LARGE_S = 8.0
 # Tools that are not run on these large models, because calibration and QNN's compiler take minutes. The exception
 # is `long_chain`, because they refuse models of more than 60,000 nodes.
 SLOW_OF_LARGE = ("quantize", "prepare")
-# Limit of elapsed seconds, even if the machine is busy.
+# Limit of a tool's elapsed time in seconds. The limit is high, because the machine may be busy.
 GIVE_UP_S = 120.0
-# A tool that uses more memory is killed, to protect the machine.
+# Resident memory in bytes at which a tool is killed, to protect the machine.
 GIVE_UP_BYTES = 4 * 1024**3
-# Limit of memory for a tool. Python with onnxruntime and QNN's simulator alone needs 500 MB.
+# Limit of a tool's memory in bytes. Python with onnxruntime and QNN's simulator alone needs 500 MB.
 MEMORY_BYTES = 3 * 1024**3 // 2
 
 # Arguments of each tool. The paths of the model and of the result replace MODEL and OUT.
@@ -108,7 +109,7 @@ def growing_tiles() -> Any:
 
 
 def doubling_sizes(depth: int = 60) -> Any:
-    """Return a model in which each tensor of sizes is twice as long as the previous one, for shape inference."""
+    """Return a model in which each shape tensor is twice as long as the last, to exhaust shape inference."""
     nodes = [helper.make_node("Concat", [f"s{n}", f"s{n}"], [f"s{n + 1}"], axis=0) for n in range(depth)]
     nodes += [
         helper.make_node("ReduceProd", [f"s{depth}"], ["p"], keepdims=1),

@@ -48,7 +48,7 @@ TOOLS: dict[str, list[str]] = {
 
 
 def models(folder: Path) -> list[Path]:
-    """Write a valid model and models with different faults, all with these names; return their paths."""
+    """Write a valid model and models with different faults, with `BAD` in all their names; return their paths."""
     bad = BAD.replace("\0", "")
     value = helper.make_tensor_value_info
     weight = numpy_helper.from_array(np.ones((4, 4), np.float32), f"w{bad}")

@@ -21,7 +21,7 @@ class Report:
     name: str
     counts: Counter[str] = dataclasses.field(default_factory=Counter)
     findings: list[str] = dataclasses.field(default_factory=list)
-    # Further lines, such as a table.
+    # Lines that `--rows` prints, such as a table.
     rows: list[str] = dataclasses.field(default_factory=list)
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 

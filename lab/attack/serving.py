@@ -79,7 +79,7 @@ class Target:
 
     Args:
         model: name of a model with the input x, FP32 of shape [1, 3].
-        big: name of a model with large responses, and a request for one.
+        big: name of a model with large responses, and the body of a request to this model.
         language: name of a language model.
     """
 

@@ -26,7 +26,7 @@ from qnnbridge_protocol.connection import Hello
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.values import Encoder
 
-# Seconds after the end of its input from which a host that still runs counts as hanging.
+# A host that still runs this many seconds after the end of its input counts as hanging.
 END_TIMEOUT_S = 20.0
 EXIT_OK, EXIT_PROTOCOL = 0, 3
 MAX_FRAMES = 6
@@ -202,7 +202,8 @@ def serve(frames: list[bytes], report: Report, *, real: bool, folder: str) -> st
 
 
 def _talk(process: subprocess.Popen[bytes], frames: list[bytes]) -> tuple[bytes, bytes]:
-    """Write HELLO, wait for the reply, write the rest, close when the host is silent; return stdout and stderr."""
+    """Write HELLO, wait for the reply, write the rest, close stdin when the host is silent; return stdout and
+    stderr."""
     assert process.stdin is not None
     assert process.stdout is not None
     heard: list[bytes] = []
@@ -231,7 +232,8 @@ def _talk(process: subprocess.Popen[bytes], frames: list[bytes]) -> tuple[bytes,
         with contextlib.suppress(BrokenPipeError):
             process.stdin.write(frames[0])
             process.stdin.flush()
-            # A damaged HELLO may announce more bytes than it has.
+            # A damaged HELLO may announce more bytes than it contains. The host then waits for them and does not
+            # reply.
             if answered.wait(HELLO_TIMEOUT_S):
                 process.stdin.write(b"".join(frames[1:]))
                 process.stdin.flush()
@@ -256,5 +258,5 @@ def _talk(process: subprocess.Popen[bytes], frames: list[bytes]) -> tuple[bytes,
 
 
 def _refused(out: bytes) -> bool:
-    """Return whether the host sent its reason in HELLO_ERR."""
+    """Return whether the host refused HELLO with a HELLO_ERR."""
     return out[5:6] == bytes([Kind.HELLO_ERR])

@@ -83,7 +83,7 @@ def _models(report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: 
 def _entries(
     report: Report, host: qnnbridge.Host, folder: Path, name: str, rng: random.Random, number: int
 ) -> None:
-    """Overwrite the files of a cache entry alternately with those of two entries while a session loads the
+    """Overwrite the files of a cache entry with the files of two entries in turn while a session loads the
     entry."""
     scales = (2.0 * number + 2, 2.0 * number + 3)
     paths = [folder / f"entry{number}-{scale}.onnx" for scale in scales]
@@ -114,7 +114,7 @@ def _entries(
 
 
 def _result(report: Report, path: Path, host: qnnbridge.Host) -> float | None:
-    """Return the factor of a new session; ``None`` if it was refused because its file had changed."""
+    """Return the factor by which a new session multiplies; ``None`` if it was refused because its file changed."""
     try:
         with qnnbridge.InferenceSession(path, host=host, **OPTIONS) as session:
             (y,) = session.run(None, {"x": X})
@@ -148,7 +148,8 @@ def _repeatedly(act: Callable[[], None], rng: random.Random) -> Iterator[None]:
 
 
 def _write(path: Path, data: bytes, rng: random.Random) -> None:
-    """Write the data to a new file, or in place, in place with the old dates, or in place only for a moment."""
+    """Write the data in one of four ways: to a new file, in place, in place with the old dates, or in place and
+    undone."""
     way = rng.choice(["replace", "in place", "dates kept", "put back"])
     try:
         if way == "replace":
@@ -165,4 +166,4 @@ def _write(path: Path, data: bytes, rng: random.Random) -> None:
         if way != "in place":
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     except OSError:
-        time.sleep(0)  # another thread has moved the entry away
+        time.sleep(0)  # another thread has moved the entry away: let that thread continue

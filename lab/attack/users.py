@@ -174,8 +174,8 @@ def _exchange(report: Report, folder: Path, daemon: int, seconds: float) -> None
 
 @contextmanager
 def _intruder(folder: Path, own: Path) -> Iterator[list[bytes]]:
-    """Let the other user replace the folders in the block. After the block, the yielded list has the received
-    data."""
+    """Let the other user replace the folders during the block. After the block, the yielded list contains the data
+    that the other user received."""
     heard: list[bytes] = []
     read_fd, write_fd = os.pipe()
     child = os.fork()

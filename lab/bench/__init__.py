@@ -1,1 +1,1 @@
-"""``python -m lab.bench``: ratios of the bridge to baselines, for developers. See docs/performance.md."""
+"""``python -m lab.bench``: the bridge's times relative to baselines, for developers. See docs/performance.md."""

@@ -37,8 +37,8 @@ PROMPTS = {"short": 16, "long": 400}
 # idle core.
 BALLAST = (0, 24, 40)
 
-# Seconds to the first text, and for each token after it. Times count from the first text and not from the first
-# token, because some tokens have no text.
+# (seconds to the first text, seconds per token after it). The second time begins at the first text and not at the
+# first token, because some tokens have no text.
 Times = tuple[float, float]
 
 

@@ -66,7 +66,7 @@ def piped(model: str, size: int) -> None:
 
 
 def _bound(model: str, memory: Any, size: int) -> tuple[Any, Any, Any, Any]:
-    """Return a session, its input and output, which are adjacent in `memory`, and a binding of both."""
+    """Return a session, its input and output arrays, which are adjacent in `memory`, and their IOBinding."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,7 +1,7 @@
 """Measure the time to the first token of turn 10 of a conversation.
 
-Three cases: a kept generator, a new generator, and for comparison a prompt that has only the new tokens of the
-turn.
+Three cases: the generator of the previous turns, a new generator, and for comparison a prompt of only the turn's
+new tokens.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure(folder: Path, host: qnnbridge.Host, rounds: int) -> dict[str, float]
             model, tokens, tokenizer=tokenizer, max_tokens=ANSWER_TOKENS, temperature=0, pool=pool
         )
         with answer as stream:
-            next(stream, None)  # if the first token has no text, this waits for one token more
+            next(stream, None)  # `next` waits for another token if the first token has no text
             first = time.monotonic() - began
             list(stream)
         return first, stream

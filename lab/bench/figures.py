@@ -72,7 +72,7 @@ class Bench:
     # --- calls ---
 
     def calls(self) -> None:
-        """Measure the bridge, baselines and peers for all sizes. Within a size they take turns."""
+        """Measure the bridge, baselines and peers for each size. The contenders for one size take turns."""
         with Rig(sys.executable) as rig, tempfile.TemporaryDirectory(prefix="bench-") as folder:
             self._ping(rig, Path(folder))
             for size in work.SIZES:
@@ -150,7 +150,7 @@ class Bench:
     # --- steady state ---
 
     def steady(self) -> None:
-        """Measure page faults and memory growth of both processes over warm calls."""
+        """Measure page faults and memory growth of application and host over calls after a warm-up."""
         subject = work.adding(work.SIZES["600 KB"])
         with qnnbridge.Host() as host, open_session(host, subject) as session:
             feed = dict(subject.feed)

@@ -1,8 +1,8 @@
 """Measure a decoder loop with a KV cache of 32 MiB, in ms per token, for each way of calling that the API offers.
 
 ``python -m lab.bench.loops [--steps 60] [--mib 32]``. The ways take turns, each in a separate process, on the CPU
-provider with one thread. The same code runs with the classes of onnxruntime in process and with those of the
-bridge.
+provider with one thread. The same code measures onnxruntime in process and the bridge, whose classes have the same
+API.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ WAYS = ("plain", "out", "bound_new", "bound_two", "bound_one", "bound_own")
 
 
 def measure(kind: str, way: str, model: str, steps: int) -> dict[str, float]:
-    """Run the loop in this process; return the median of a step in milliseconds and the sum of the last result."""
+    """Run the loop in this process; return the median time of a step in ms and a checksum of the last result."""
     if kind == "in process":
         import onnxruntime as module
 

@@ -1,6 +1,6 @@
 """Alternatives to the bridge, each with a running child process that echoes an array.
 
-`open_peers` opens those that are installed (extra ``[bench]``) and those of the standard library.
+`open_peers` opens the alternatives of the standard library and the installed ones of the extra ``[bench]``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def _over_run(way: str, size: str) -> Callable[[Figures], float]:
 
 
 def _against(peer: str) -> Callable[[Figures], float]:
-    """Compute the round-trip time of a peer relative to the bridge's, without the run of the model."""
+    """Divide a peer's round-trip time by the bridge's round-trip time without the model's run."""
     return lambda f: f[f"{peer} 600 KB"] / (f["bridge 600 KB"] - f["direct 600 KB"])
 
 
@@ -95,8 +95,8 @@ TARGETS = (
         Target(f"run, zero-copy, {size}: overhead", "pings", 3.0, 1.25, _over_run("zero-copy", size))
         for size in ("4 KB", "64 KB", "600 KB", "4 MB")
     ),
-    # The unit is not pings, because 3 pings are less than 1 % of this call, and its time varies by 10 % with the
-    # location of the arrays in memory, which differs from process to process.
+    # The unit is not pings: 3 pings are less than 1 % of this call. The time of this call varies by 10 % from
+    # process to process, because the location of the arrays in memory differs.
     Target("run, zero-copy, 32 MB", "x in-process", 1.15, 1.03, lambda f: f["zero-copy 32 MB"] / f["direct 32 MB"]),
     Target("convnet, plain", "x in-process", 1.15, 1.08, lambda f: f["bridge convnet"] / f["direct convnet"]),
     Target(

@@ -3,10 +3,10 @@
 By default, all kinds of faults occur at random for ``--seconds``, and each published promise is reported with its
 result. ``--calls N --kills M`` makes N calls while the host is killed with -9 M times; each result must be right in
 every bit. With ``--storm`` the host is killed as soon as any call has recovered. ``--orphans N`` kills N
-applications with -9 in each state, and their hosts must end, too. ``--mixed N`` makes N calls on the fast path with
-all sizes, call options and numbers of threads, and kills hosts. ``--slots N`` kills N hosts while both sides hold
-shared memory. ``--daemon N`` runs N applications of one daemon for ``--seconds``, while its host is killed every
-``--kill-every`` seconds. The exit code is 1 if a promise was broken.
+applications with -9 in each of `orphans.STATES` and checks that their hosts end. ``--mixed N`` makes N calls on the
+fast path with all sizes, call options and numbers of threads, and kills hosts. ``--slots N`` kills N hosts while
+both sides hold shared memory. ``--daemon N`` runs N applications of one daemon for ``--seconds``, while its host is
+killed every ``--kill-every`` seconds. The exit code is 1 if a promise was broken.
 """
 
 from __future__ import annotations

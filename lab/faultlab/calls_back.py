@@ -1,4 +1,4 @@
-"""``python -m lab.faultlab.calls_back``: test functions of the application that the host calls (callbacks).
+"""``python -m lab.faultlab.calls_back``: test callbacks (functions of the application that the host calls).
 
 Half of the ``--calls`` occur in compilations and half in runs, with ``--faults`` of each kind in between: the
 function raises an exception, exceeds its timeout, calls the host (which is waiting for the function), or returns a
@@ -74,7 +74,7 @@ def compile_with(model: str, location: Callable[..., Any]) -> bytes:
 
 
 def other_hosts() -> list[psutil.Process]:
-    """Return the hosts of this process other than the default one: the hosts of compilers."""
+    """Return the host processes of this process that are not the default host. Compilations start them."""
     running = default_host().supervisor.running
     mine = running.real_pid if running is not None else None
     found = psutil.Process().children(recursive=True)
@@ -234,7 +234,8 @@ class CallbackTest:
         self.calls += 1
 
     def _share(self, half: int) -> int:
-        """Return how often to inject all faults after each round of calls, so that the total is as requested."""
+        """Return how often to inject every kind of fault after a round of calls, so that each occurs ``--faults``
+        times."""
         per_round = self._count if self.calls <= self._wanted // 2 + self._count else 5 * self._outputs
         return max(1, round(self._times * per_round / max(1, half)))
 

@@ -22,7 +22,7 @@ import numpy as np
 import qnnbridge
 
 CPU = ["CPUExecutionProvider"]
-# Sizes in bytes, and their weights.
+# Sizes of the arrays in bytes, and how often each size is chosen (relative weights).
 SIZES = {4: 15, 64: 25, 4096: 30, 65_536: 20, 614_400: 8, 4_194_304: 2}
 
 WAYS = ("plain", "out", "borrow", "zero-copy")

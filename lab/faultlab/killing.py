@@ -66,7 +66,7 @@ def kill_under_load(
     seed: int,
     storm: bool = False,
 ) -> Result:
-    """Make calls and kill the host until both numbers are reached.
+    """Make calls and kill the host until at least `calls` calls and `kills` kills were made.
 
     The host is started here and closed at the end; resources that remain then are leaks.
 

@@ -26,7 +26,8 @@ import numpy as np
 import qnnbridge
 from qnnbridge._fastpath import MEMORY_LIMIT_BYTES
 
-# Sizes in bytes, and their weights. Large ones are rare, since copying them would dominate the test.
+# Sizes of the arrays in bytes, and their relative weights in the random choice. Large arrays are rare, since
+# copying them would dominate the test.
 SIZES = {0: 8, 4: 15, 64: 25, 4096: 30, 65_536: 16, 614_400: 5, 4_194_304: 0.9, 33_554_432: 0.1}
 
 CROWDS = (1, 2, 4, 8)
@@ -159,7 +160,8 @@ def mixed_soak(
             _Lap(host, session, result, calls // laps, kills // laps, f"{seed} {lap}").run()
             if result.stuck:
                 break
-            # Make the same calls before each measurement, because the host may have started after the last call.
+            # Make the same calls before each measurement: a host that started after the last kill may not have
+            # allocated the usual resources yet.
             caller = _Caller(session, random.Random(0))
             result.wrong += sum(not caller.call(way, size) for size in SIZES for way in WAYS)
             result.wrong += caller.spoiled()
@@ -178,7 +180,7 @@ def mixed_soak(
 
 
 def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Rest]:
-    """Let both processes release unused resources, as after a time without calls; return the resources that remain.
+    """Let both processes release unused resources, as they do when idle; return the resources that remain.
 
     Args:
         usual_fds: number of descriptors of an idle host, once it is known.
@@ -188,14 +190,14 @@ def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Re
     assert process is not None
     if process.pool is not None:
         seen: dict[int, int] = {}
-        process.pool.trim(seen)  # this records when each channel was used last
-        process.pool.trim(seen)  # this closes the channels that were not used since the first call
+        process.pool.trim(seen)  # the first call records the use of each channel
+        process.pool.trim(seen)  # the second call closes the channels that were not used since
         assert not len(process.pool)
     host.ping(REST_TIMEOUT_S)
     until = time.monotonic() + REST_TIMEOUT_S
     rest = Rest.of(os.getpid()), Rest.of(process.real_pid)
     while time.monotonic() < until:
-        # Separate threads close the host's fast channels and the standard error of a dead host.
+        # Wait, because separate threads close the host's fast channels and the stderr pipe of a dead host.
         threading.Event().wait(0.1)
         before, rest = rest, (Rest.of(os.getpid()), Rest.of(process.real_pid))
         quiet = rest[1].fds == before[1].fds if usual_fds is None else rest[1].fds <= usual_fds
@@ -219,7 +221,7 @@ def return_freed_memory() -> None:
 
 
 class _Lap:
-    """A lap: a part of the calls, made first by one thread, then by the other numbers of threads in `CROWDS`."""
+    """A share of the calls, made in equal parts by each number of threads in `CROWDS`."""
 
     def __init__(
         self,

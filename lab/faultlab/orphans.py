@@ -13,7 +13,7 @@ from pathlib import Path
 from qnnbridge_os.processes import wait_readable
 
 STATES = ("idle", "run", "create", "compile", "gil", "slots", "fork", "fork-run")
-# The limit that the README promises.
+# Seconds in which a host ends after its application, as the README promises.
 END_TIMEOUT_S = 5.0
 
 START_TIMEOUT_S = 60.0

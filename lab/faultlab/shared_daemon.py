@@ -25,7 +25,7 @@ SCALES = (3, 5, 7, 11)
 START_TIMEOUT_S = 60.0
 END_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 1.0
-# Fraction of the first samples that are ignored, because the heaps grow during the first calls.
+# Fraction of the samples that is ignored at the start of the test, because the heaps grow during the first calls.
 WARM_UP = 0.25
 
 GROWTH_BYTES = 48 * 1024 * 1024
@@ -95,7 +95,7 @@ class DaemonResult:
 
 
 def make_models(folder: Path) -> list[Path]:
-    """Write a model for each of `SCALES`, which multiplies a vector of any length by it; return the paths."""
+    """For each scale in `SCALES`, write a model that multiplies a vector of any length by it; return the paths."""
     from onnx import TensorProto, helper
 
     paths = []

@@ -33,7 +33,7 @@ DEADLINE_GRACE_S = 1.0
 STUCK_AFTER_S = 60.0
 LONGEST_EXTRA_S = 60.0
 TRIED_AT_THE_END = "leak"
-# Shortest and longest pause between two faults from outside.
+# Shortest and longest pause in seconds between two signals (SIGKILL or SIGSTOP) to the host process.
 OUTSIDE_PAUSE_S = (0.05, 1.0)
 
 X = np.arange(6, dtype=np.float32)

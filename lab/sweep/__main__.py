@@ -2,8 +2,9 @@
 differences.
 
 Families: see `lab/sweep/generator.py`; `node` and `node-constants` are the node tests of onnx. Each result is a
-line of FILE; a run continues after the last one. `--python` is an interpreter with another onnxruntime-qnn.
-`--report` runs no cases and only shows which results in FILE the table of known-wrong operators explains.
+line of FILE; a run skips the cases that FILE already contains. `--python` is an interpreter with another
+onnxruntime-qnn. `--report` runs no cases and only shows which results in FILE the table of known-wrong operators
+explains.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Families of patterns that QNN's provider merges into one operator, with varied constants, axes and orders.
 
-The list is that of onnxruntime-qnn 2.7 (`qnn_node_group` in its source).
+The patterns are those of onnxruntime-qnn 2.7 (`qnn_node_group` in its source).
 """
 
 from __future__ import annotations
@@ -171,7 +171,8 @@ def reshaped_gemm(rng: Rng) -> Case:
 
 
 def layouts(rng: Rng) -> Case:
-    """Return Reshape and Transpose: channel shuffles, space-to-depth, up to six dimensions, or after a Gather."""
+    """Return Reshape and Transpose as a channel shuffle, space-to-depth, or permutation of up to six axes, which
+    may follow a Gather."""
     kind = pick(rng, "shuffle", "blocks", "turned", "six", "gather")
     if kind == "shuffle":
         groups, width = int(pick(rng, 2, 3, 4)), int(pick(rng, 2, 4, 8))

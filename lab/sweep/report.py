@@ -1,4 +1,4 @@
-"""Summarise the results of a sweep, and which of them the table of known-wrong operators explains."""
+"""Summarise the results of a sweep, and show which wrong results the table of known-wrong operators explains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from qnnbridge_host.model.known_wrong import KnownWrong
 from qnnbridge_host.numerics.cases import Case, feeds_of
 
 Line = Mapping[str, Any]
-# Default architecture of a sweep.
+# Hexagon architecture (V73) of the chip that a sweep uses by default.
 ARCH = 73
-# Types of a tensor that is or may be a float: not inferred, float.
+# ONNX element types of a tensor that is or may be a float: 0 (not inferred) and 1 (float).
 _MAYBE_FLOAT = (0, 1)
 
 
@@ -33,7 +33,7 @@ def spent(path: Path) -> tuple[int, int]:
 
 
 def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
-    """Return the rows that match the case's model, which is built but not run."""
+    """Return the rows of the known-wrong table that match the case's model. The model is built but not run."""
     return known_wrong.find_in_model(model_to_read(case).SerializeToString(), arch=arch)
 
 
@@ -77,7 +77,8 @@ def text_of(lines: Sequence[Line]) -> str:
 
 
 def recorded(lines: Sequence[Line], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows with cases tried and wrong, the worst error and the smallest example from the results."""
+    """Return the table's rows, each with figures from the results: numbers of tried and wrong cases, worst error,
+    smallest wrong example."""
     matching: dict[str, list[Line]] = {}
     for line in lines:
         if line["result"]["status"] in ("right", "wrong") and not line["result"].get("why"):

@@ -35,7 +35,7 @@ OURS = Path(__file__).parents[2] / "tests" / "models"
 DIRECT = Path(__file__).parents[2] / "tests" / "conformance" / "direct_session.py"
 SOC = "60"
 RIGHT, WRONG = 0.1, 0.33
-# An output that varies by less than this counts as constant.
+# An output is ignored as constant if both its variation and its error are smaller than this.
 STILL = 0.02
 
 
@@ -45,8 +45,8 @@ class Case:
 
     Args:
         shapes, constants: for `qnnbridge fix`.
-        content: inputs for the truth of a model whose outputs are constant for noise: "files" (the first and last
-            kilobyte of real files) or "pages" (lines of text on paper).
+        content: inputs to use if noise would give constant outputs: "files" (the first and last kilobyte of real
+            files) or "pages" (lines of text on paper).
     """
 
     file: str
@@ -146,7 +146,8 @@ CONTENT: Mapping[str, Callable[[int], Iterator[dict[str, Any]]]] = {"files": fil
 
 
 def truth_of(model: Path, folder: Path, count: int, content: str = "") -> tuple[str, str]:
-    """Return the state of the truth, and the ratio of variation to error of the worst output in decibels."""
+    """Return "right", "wrong", "open" (between right and wrong), "silent" (constant outputs) or "no session", and
+    the ratio of variation to error of the worst output in decibels."""
     files = []
     for number, feeds in enumerate(CONTENT[content](count) if content else feeds_for(model, count)):
         files.append(folder / f"feed{number}.npz")

@@ -7,8 +7,8 @@ another process. A line of the file contains, for each call, the true SNR of its
 decisions (the largest value of each row) and ``session.verified`` after the call. The program prints one row per
 model; its exit code is 1 if a final verdict contradicts the truth:
 
-- silent: the last verdict is "agrees", a call is below 20 dB or has changed decisions in more than 1 % of the rows.
-- false alarm: the last verdict is "differs", every call has at least 30 dB, and no decision changed.
+- silent: the last verdict is "agrees", but a call is below 20 dB or changed decisions in more than 1 % of the rows.
+- false alarm: the last verdict is "differs", but every call has at least 30 dB, and no decision changed.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ def judged(truth: list[Any], found: list[Any]) -> tuple[float, float]:
         if error:
             worst = min(worst, 10 * float(np.log10(max(power, 1e-12) / error)))
         if a.ndim > 1 and a.shape[-1] > 1:
-            # Count a row only if the other candidate is clearly smaller in the truth: near ties are not decisions.
+            # Count a changed decision only if its true value is clearly below the largest true value: near ties do
+            # not count.
             top, other = np.argmax(a, -1)[..., None], np.argmax(b, -1)[..., None]
             lead = np.take_along_axis(a, top, -1) - np.take_along_axis(a, other, -1)
             clear = max(CLEAR_LEAD * np.ptp(a), HALF_STEP * np.abs(a).max())

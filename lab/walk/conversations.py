@@ -1,4 +1,5 @@
-"""Walks over conversations: compare answers of kept generators with new generators of onnxruntime_genai.
+"""Walks over conversations: compare answers of the host's reused generators with new generators of
+onnxruntime_genai.
 
 Each new generator runs in this process, gets the whole prompt at once, and has no state of earlier prompts. All
 tokens must be equal.
@@ -28,7 +29,7 @@ CONTEXT: Final = 512
 ADAPTERS: Final = ("one", "two")
 # Guidance that allows answers of any length.
 GUIDANCES: Final = (("regex", "[a-z ]+"), ("regex", "(ab|cd|efg)+[0-9]{3}[A-Z]*"))
-# Random ids of the vocabulary, without special tokens.
+# Range of random token ids. The special tokens have lower ids.
 IDS: Final = range(4, 280)
 
 
@@ -95,7 +96,7 @@ class Pair:
         return "".join(stream.decode(token) for token in answer if token not in ends)
 
     def begin(self, tokens: Sequence[int], count: int, **options: Any) -> genai.TextStream:
-        """Begin an answer of the host with a generator of the pool."""
+        """Begin to generate an answer in the host with a generator of the pool; return the stream."""
         given = {"temperature": 0, "pool": self.pool, **options}
         return genai.generate(self.there, tokens, tokenizer=self.tokenizer, max_tokens=count, **given)
 
@@ -125,7 +126,8 @@ class Pair:
 
 @dataclasses.dataclass
 class Counts:
-    """Counts of a walk. compared: compared tokens. cached: tokens of prompts that were not processed again."""
+    """Counts of a walk. compared: tokens compared with the reference. cached: prompt tokens that were not processed
+    again."""
 
     compared: int = 0
     cached: int = 0

@@ -143,7 +143,7 @@ def models() -> list[Model]:
         ),
         _simple("fixed", [_node("Sqrt", "x", "y")], (Input("x", f, (2, 3)),), {"y": (f, (2, 3))}),
         _simple("scalar", [_node("Not", "x", "y")], (Input("x", np.bool_, ()),), {"y": (np.bool_, ())}),
-        # onnxruntime does not write this output to bound memory, and returns the memory of the input.
+        # The output x is the input: onnxruntime does not write it to bound memory but returns the input's memory.
         _simple(
             "passed through", [_node("Neg", "x", "y")], (x,), {"x": (f, ("n",)), "y": (f, ("n",))}, tensors=False
         ),

@@ -40,7 +40,7 @@ def _model(nodes: list[Any], inputs: dict[str, Any], outputs: dict[str, Any], **
 
 # --- buckets ---------------------------------------------------------------------------------------------
 
-# A model whose results do not depend on zero padding: the unpadded part of y and z, and the sum, are unchanged.
+# A model whose results do not depend on zero padding: the unpadded part of `y` and `z`, and `total`, are unchanged.
 _ROWS = _model(
     [
         helper.make_node("Neg", ["x"], ["y"]),
@@ -74,7 +74,7 @@ def buckets(steps: int, seed: int) -> None:
             try:
                 results = session.run(names, {"x": given}, borrow=dice.random() < 0.2)
             except qnnbridge.errors.InvalidArgument:
-                if columns <= 16:  # the largest bucket must accept this call
+                if columns <= 16:  # the largest bucket has 16 columns and must accept this call
                     raise
                 return
             if not equal_bits([np.asarray(result) for result in results], expected):

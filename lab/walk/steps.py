@@ -419,12 +419,14 @@ class Walk:
                     self._same(theirs.numpy(), ours.numpy(), f"value of {name}")
         if self._pick((True, False)):
             for name, theirs, ours in zip(names, sides[0].get_outputs(), sides[1].get_outputs(), strict=True):
-                # Keep only outputs that onnxruntime allocated: its other values do not keep their memory alive.
+                # Keep only outputs that onnxruntime allocated: values in bound memory do not keep that memory
+                # alive.
                 if f"{name}: new" in steps and theirs.is_tensor():
                     self._values.append((theirs, ours))
 
     def _new_value(self, array: Any, way: str) -> tuple[Any, qnnbridge.OrtValue]:
-        """Return a pair of values in memory of the application or of each library."""
+        """Return equal values of onnxruntime and of the bridge, in memory of the application ("numpy") or of each
+        library."""
         if way == "numpy":
             copies = (array.copy(), array.copy())
             values = (
@@ -471,7 +473,9 @@ class Walk:
             if self._pick((True, False, False)):
                 self._kept.append((way, value, right))
                 if type(value) is np.ndarray and not value.dtype.hasobject:
-                    self._arrays.append(value)  # a later call may use the array as a feed and change it
+                    # A later call may pass the array as a feed and change it, so a writeable array is not kept for
+                    # comparison.
+                    self._arrays.append(value)
                     if value.flags.writeable:
                         self._kept.pop()
 
@@ -550,7 +554,7 @@ def _element(array: Any) -> int:
 
 @contextlib.contextmanager
 def walking(walk: Walk) -> Iterator[Walk]:
-    """Run a walk in the block and close it; add the last steps to errors."""
+    """Run the block and close the walk. After an exception raise `Wrong`, which lists the walk's last steps."""
     try:
         yield walk
         walk.close()

@@ -2,8 +2,8 @@
 socket, and the daemon's detachment from terminal and parent.
 
 Invariants: programs that this process starts do not inherit the descriptors, and received descriptors are closed in
-a fork (`OwnedFds`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`,
-and `close` of the endpoint.
+a fork (`OwnedFds`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`
+and `DaemonEndpoint.close`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SOCKET_NAME: Final = "daemon.sock"
 _PATH_BYTES: Final = 100
 # Number of passed descriptors: one pipe to read from and one to write to.
 _MAX_ENDS: Final = 2
-# Pause between two attempts to connect.
+# Pause between two attempts to connect while the daemon's backlog is full.
 _CROWD_PAUSE_S: Final = 0.005
 
 
@@ -72,7 +72,7 @@ class DaemonStream:
             data, new, _, _ = socket.recv_fds(self._socket, count, _MAX_ENDS, socket.MSG_CMSG_CLOEXEC)
             return new
 
-        # Wait here, because `take` holds the lock that prevents forks.
+        # Wait for data before calling `take`, which holds the lock that prevents forks.
         if not poll_fd(self._socket.fileno(), select.POLLIN, _left(deadline)):
             raise TimeoutError("the daemon did not answer in time")
         # Linux delivers the descriptors with the first byte of the message. The other bytes may arrive later.
@@ -141,7 +141,8 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
                     connection.connect(path)
                     return DaemonStream(connection)
                 except BlockingIOError:
-                    # The backlog is full, and no call can wait until the kernel accepts another connection.
+                    # The backlog is full. Try again after a pause, because no system call waits for space in the
+                    # backlog.
                     sleep(min(_CROWD_PAUSE_S, _left(deadline)))
     except BaseException:
         connection.close()
@@ -252,7 +253,8 @@ class DaemonEndpoint:
         except BaseException:
             self._socket.close()
             raise
-        # A client may also wake `accept`, so `release` may be called while `close` is running.
+        # `accept` may return because of a client, so its thread may call `release` while another thread runs
+        # `close`.
         self._lock = threading.Lock()
         self._closed = self._released = False
 
@@ -327,7 +329,8 @@ class Streams:
     def hand_over(self, stream: DaemonStream, answer: Callable[[tuple[int, int]], bytes], deadline: float) -> None:
         """Send the client its ends together with the answer. If this raises `OSError`, the daemon's ends stay
         open."""
-        # The descriptors are not part of the record, so the handles in the record are zero.
+        # The kernel transfers the descriptors separately from the answer's bytes, so the handles in the answer are
+        # zero.
         stream.send_with_ends(answer((0, 0)), (self._their_read, self._their_write), deadline)
 
     def release_theirs(self) -> None:
@@ -342,9 +345,8 @@ class Streams:
 
 
 def let_go_of_terminal() -> None:
-    """Detach from terminal and parent: continue in a child process, which the system reaps, and end the started
-    process."""
-    # The parent of the started process reaps it. The system adopts the child process and reaps it later.
+    """Detach from terminal and parent: continue in a forked child process, and end the original process."""
+    # The parent reaps the original process. The system's init process adopts the child process and reaps it later.
     if os.fork():
         os._exit(0)
 

@@ -36,8 +36,8 @@ from qnnbridge_os._posix_streams import enlarge_pipe, poll_fd  # noqa: E402 - ty
 
 _log = logging.getLogger("qnnbridge.process")
 
-# Exit code of a process that other code has reaped (a SIGCHLD handler, or because SIGCHLD is ignored), so that its
-# real exit code is unknown. asyncio uses the same value.
+# Exit code of a process whose real exit code is unknown, because a SIGCHLD handler has reaped the process or the
+# program ignores SIGCHLD. asyncio uses the same value.
 EXIT_UNKNOWN = 255
 
 # First and longest pause of `_wait_by_polling`, which doubles the pause after each poll.
@@ -153,8 +153,8 @@ class PosixChild:
                 return EXIT_UNKNOWN
             if ended is None:
                 return None
-            # Kill the processes that the host left running before it is reaped: until then no other process or
-            # group can have its id.
+            # Before reaping the host, kill the processes that it left running: until then no other process or group
+            # can have the host's id.
             _kill_group(self.pid)
             # Reap and store the status in one C operation, because the system returns the status only once (see
             # `shield`).
@@ -253,8 +253,8 @@ class PosixSpawner:
         left = True
         while True:
             try:
-                # End the search for hosts from before the `exec` when it finds none: no more can appear, because
-                # later hosts are children of this thread.
+                # Stop the search when no host from before the `exec` is left. No more can appear, because later
+                # hosts are children of this thread.
                 left = left and _reap_hosts_before_exec()
                 # Do not store the order in a variable, which would keep the child alive until the next order.
                 self._orders.get(timeout=_REAP_INTERVAL_S if left else None).carry_out()
@@ -265,7 +265,7 @@ class PosixSpawner:
 
 
 class _Order:
-    """Order to start a program. `ended` is held until the start is finished."""
+    """Order to start a program. `ended` is a lock that is released when the start has succeeded or failed."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str | None) -> None:
         self.argv = argv
@@ -276,7 +276,8 @@ class _Order:
         self.ended = Lock()
         self.ended.acquire()
         self._abandoned = False
-        # The thread that ends the child acquires this lock and never releases it.
+        # Acquired by the first thread that ends the child and never released, so that no other thread ends the
+        # child.
         self._ending = Lock()
 
     def carry_out(self) -> None:
@@ -303,8 +304,8 @@ class _Order:
 
 
 def _reap_hosts_before_exec() -> bool:
-    """Reap dead hosts that other programs started in this process before an `exec`. Return whether some hosts are
-    alive.
+    """Reap dead hosts of the program that ran in this process before an `exec`. Return whether some of its hosts
+    are alive.
 
     Such hosts are children of the main thread; hosts of the current program are children of the spawner thread.
     """
@@ -344,7 +345,7 @@ def _spawn(argv: list[str], env: dict[str, str], cwd: str | None) -> PosixChild:
         our_stderr, child_stderr = fds.pipe()
         enlarge_pipe(our_stdin)
         enlarge_pipe(our_stdout)
-        # This affects only this side's end: the two ends of a pipe are separate open files.
+        # Only our end becomes non-blocking: the two ends of a pipe are separate open files.
         os.set_blocking(our_stdin, False)
         # `Popen` waits for the end of a pipe, which a fork in between would keep open.
         with no_fork:
@@ -401,7 +402,7 @@ def default_spawner() -> PosixSpawner:
 
 def _forget_spawner() -> None:
     global _spawner, _spawner_lock
-    # Another thread may have held the lock at the moment of the fork.
+    # Replace the lock: a thread of the parent may have held it at the fork, and it would stay locked in the child.
     _spawner, _spawner_lock = None, Lock()
     living_children.clear()
 
@@ -416,7 +417,8 @@ class Detached(DetachedBase):
     """A detached program; see `DetachedBase`."""
 
     def close(self) -> None:
-        """Stop reading, and reap the started process, which ends once it has forked the detached program."""
+        """Close the stderr pipe, and reap the started process, which ends once it has forked the detached
+        program."""
         super().close()
         deadline = time.monotonic() + _FORK_TIMEOUT_S  # gevent replaces the `time.sleep` of `Popen.wait`
         while self._process.poll() is None and time.monotonic() < deadline:

@@ -66,10 +66,11 @@ def let_ctrl_c_through(fd: int) -> None:
 def writer(fd: int) -> Callable[[list[memoryview]], int]:
     """Return a function that writes to the pipe without waiting. It raises `BlockingIOError` if the pipe is full.
 
-    Unless the program has reset SIGPIPE, the result is a C function, so that Ctrl+C cannot lose a byte count.
-    Request a new function for each write, because the handling of SIGPIPE may have changed.
+    Unless the program has restored the default action of SIGPIPE, the result is a C function: Ctrl+C cannot
+    interrupt it between the write and the return of the byte count. Request a new function for each write, because
+    the handling of SIGPIPE may have changed.
     """
-    # Python ignores SIGPIPE from its start. If the program has reset that, a write must block the signal first.
+    # Python ignores SIGPIPE. If the program has restored the default action, a write must block the signal first.
     if _signal.getsignal(_SIGPIPE) != _SIG_DFL:
         return functools.partial(os.writev, fd)
     return functools.partial(_writev, fd)
@@ -96,8 +97,8 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 
     Raises:
         TimeoutError: the pipe stayed full until the timeout; nothing was written.
-        BrokenPipeError: the other side has closed the pipe. This is raised even in a program that has reset SIGPIPE
-            to its default, which ends the program, as command line tools do.
+        BrokenPipeError: the other side has closed the pipe. This is raised even if the program has restored
+            the default action of SIGPIPE, which ends the program, as many command line tools do.
     """
     batch = [chunk for chunk in chunks[:_CHUNKS_MAX] if chunk.nbytes]
     if not batch:
@@ -115,7 +116,8 @@ def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -
 def poll_fd(fd: int, events: int, timeout_s: float | None) -> bool:
     """Return whether one of the events (or an error) occurs before the timeout."""
     if fd < 0:
-        raise OSError(errno.EBADF, "the descriptor is closed")  # `poll` would ignore it and wait forever
+        # `poll` ignores negative descriptors and would wait forever.
+        raise OSError(errno.EBADF, "the descriptor is closed")
     poll = new_poll()
     poll.register(fd, events)
     return bool(poll.poll(None if timeout_s is None else max(0.0, timeout_s * 1000)))
@@ -207,7 +209,7 @@ class ChannelStreams:
         self._inode, self._device = (self._fds.mark(self.write_fd) or mark_of(self.write_fd))[1:]
         poll = new_poll()
         poll.register(self.read_fd, select.POLLIN)
-        # Function of a timeout in milliseconds. Its result is empty if no data arrived.
+        # `poll(milliseconds)` waits for data. Its result is empty if no data arrived.
         self.poll = poll.poll
 
     def share_handles(self, pid: int) -> tuple[ShareHandle, ShareHandle]:

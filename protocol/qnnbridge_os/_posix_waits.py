@@ -117,7 +117,8 @@ def _changed(flags: int) -> int | None:
         child = living_children.get(found.si_pid)
         if child is None:
             return found.si_pid
-        # Reap the host, or consume its change: otherwise `waitid` would report it again instead of other children.
+        # Reap a dead host, or discard the state change of a stopped host: otherwise `waitid` would report the same
+        # host again instead of other children.
         if child.poll() is None:
             _waitid(os.P_PID, child.pid, (flags & ~os.WEXITED or os.WSTOPPED) | os.WNOHANG)
 
@@ -135,7 +136,7 @@ def _others() -> list[int]:
 
 
 def _wait_for_change(pids: list[int]) -> None:
-    """Wait until one of the processes ends, or for a short time."""
+    """Wait until one of the processes ends, or for a short time, because another thread may start a child."""
     watches: list[int] = []
     poll = new_poll()
     try:

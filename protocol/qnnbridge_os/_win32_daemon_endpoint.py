@@ -2,8 +2,8 @@
 pipe, and the daemon's detachment from its parent.
 
 The pipe is opened for overlapped calls, so that each call can have a deadline. Functions raise `OSError`
-(`ctypes.WinError`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`,
-and `close` of the endpoint.
+(`ctypes.WinError`). Only one thread may use a stream, and only one may call `accept`. Any thread may call `drop`
+and `DaemonEndpoint.close`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ PIPE_PREFIX: Final = "\\\\.\\pipe\\qnnbridge-"
 # The server of the pipe may identify this user, but not act as this user. Otherwise the owner of a false pipe could
 # act as this user.
 _IDENTIFICATION: Final = 0x00100000 | 0x00010000  # SECURITY_SQOS_PRESENT | SECURITY_IDENTIFICATION
-# Longest single wait. The deadline is checked between waits.
+# Longest single wait for a free instance of the pipe. The deadline is checked between waits.
 _BUSY_WAIT_MS: Final = 200
 _ERROR_PIPE_BUSY: Final = 231
 _ERROR_SEM_TIMEOUT: Final = 121
@@ -87,7 +87,7 @@ class DaemonStream:
         return data
 
     def receive_with_ends(self, count: int, fds: OwnedFds, deadline: float) -> bytes:
-        """Receive bytes like `receive`. The record contains the handles; see `ends`."""
+        """Receive bytes like `receive`. The received answer contains the handles of the streams; see `ends`."""
         return self.receive(count, deadline)
 
     def ends(self, handles: tuple[int, int], fds: OwnedFds) -> tuple[int, int]:
@@ -264,7 +264,7 @@ class DaemonEndpoint:
             try:
                 following = self._instance()
             except OSError:
-                if came:  # without this instance no client could connect
+                if came:  # disconnect the client: other clients can connect only to this instance
                     api.disconnect_pipe(self._waiting)
                 raise
             with self._lock:
@@ -320,7 +320,7 @@ class Streams:
     client."""
 
     def __init__(self) -> None:
-        # Without security attributes, programs that are started do not inherit the ends.
+        # Pass no security attributes, so that child processes do not inherit the ends.
         with contextlib.ExitStack() as undo:
             ours, self._their_write = _winapi.CreatePipe(None, BUFFER_BYTES)
             undo.callback(_winapi.CloseHandle, self._their_write)
@@ -378,8 +378,8 @@ class KeptMemory:
     """
 
     def __init__(self, where: dict[str, Any]) -> None:
-        """Duplicate the handle in the share `where`, which keeps its own handle until the memory is mapped. Raise
-        `OSError` or `ValueError`."""
+        """Duplicate the handle in the share `where`. The mapping closes the original handle. Raise `OSError` or
+        `ValueError`."""
         handle = where.get("handle")
         if type(handle) is not int or handle <= 0:
             raise ValueError("memory must be given as a handle of this process")

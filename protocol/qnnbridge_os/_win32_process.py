@@ -1,8 +1,8 @@
 """Child processes on Windows.
 
-Invariants: a child and all processes that it starts are in one job. The job ends them when its handle is closed,
-which also happens however this process ends. The child inherits only three pipe handles. It runs without a window,
-Ctrl+C in this process's console does not reach it, and it crashes without a dialog.
+Invariants: a child and all processes that it starts are in one job. The job ends them when its handle is closed.
+Windows closes the handle when this process ends for any reason. The child inherits only three pipe handles. It runs
+without a window, Ctrl+C in this process's console does not reach it, and it crashes without a dialog.
 
 Thread-safe. Waiting uses the process handle, never a process id. Exit code 259 (STILL_ACTIVE) is treated as an exit
 code.
@@ -261,7 +261,7 @@ def _no_dialogs() -> Iterator[None]:
     # The error mode applies to the whole process, so two simultaneous starts could restore each other's mode.
     with _error_mode_lock:
         before = msvcrt.SetErrorMode(api.NO_DIALOGS)
-        # The first call returns the previous mode; the second call restores its flags in addition.
+        # The first call returns the previous mode but clears its flags; the second call sets these flags again.
         msvcrt.SetErrorMode(before | api.NO_DIALOGS)
         try:
             yield
@@ -303,7 +303,7 @@ class Detached(DetachedBase):
     """A detached program; see `DetachedBase`."""
 
     def close(self) -> None:
-        """Stop reading."""
+        """Close the stderr pipe."""
         super().close()
         if self._process.poll() is None:
             # Otherwise Popen would keep the process, which continues to run, in its list of children to wait for.

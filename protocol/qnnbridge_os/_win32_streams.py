@@ -79,7 +79,7 @@ def let_ctrl_c_through(fd: int) -> None:
 
 
 def write_some(fd: int, chunks: Sequence[memoryview], timeout_s: float | None) -> int:
-    """Accept as much of the chunks as fits, in order; return the number of bytes.
+    """Write or buffer as much of the chunks as fits, in order; return the number of bytes.
 
     Only for descriptors of a `ChildProcess`, which stops the pipe's thread when it is closed.
 
@@ -158,8 +158,8 @@ class _PipeWriter:
         with self._lock:
             self._await_thread(deadline)
             first = _joined(flat)
-            # The quota counts a pending read of the other side as used space, so the free space may only be
-            # underestimated. With enough space the write returns immediately, so the thread is not needed.
+            # The quota may be too low, never too high, because a pending read of the other side counts as used
+            # space. With enough space the write returns immediately, so the thread is not needed.
             if api.write_quota(self._pipe) >= len(first):
                 return _write(self._fd, first)
             return self._hand_over(flat)
@@ -232,7 +232,8 @@ class _PipeWriter:
                         rest = rest[_write(self._fd, rest) :]
                 except OSError as failure:
                     error = failure
-                # Hold the lock. Otherwise `_await_thread` could see the count without the error.
+                # Reset the count and store the error under the lock. Otherwise `_await_thread` could see the end of
+                # the write before the error.
                 with self._lock:
                     self._taken = 0
                     self._error = error
@@ -391,7 +392,8 @@ class ChannelStreams:
 
 
 def reclaim(share_handle: ShareHandle, pid: int) -> None:
-    """Close the handle of a share in the host process `pid`, to which the share was not sent."""
+    """Close a share's handle in the host process `pid`, which did not receive the share and cannot close the
+    handle."""
     handle = share_handle.pop("handle", None)
     if handle is not None:
         with contextlib.suppress(OSError):  # the process has ended, which closed the handle

@@ -70,7 +70,7 @@ class ByteWriter:
         """Use `write`, which writes some bytes of the chunks and returns their number; see `blocking_write`."""
         self.write = write
         # Pending chunks in reverse order. A caller that must know whether an interrupt came before or after its
-        # chunks were added does not call `add` but extends this list.
+        # chunks were added extends this list directly, because an interrupt may occur inside `add`.
         self.rest: list[memoryview] = []
         self._counts: collections.deque[int] = collections.deque()
         self.torn = False
@@ -81,7 +81,7 @@ class ByteWriter:
         return bool(self.rest)
 
     def add(self, chunks: Iterable[memoryview]) -> None:
-        """Append chunks to the pending chunks. Their memory is read when it is written, not now."""
+        """Append chunks to the pending chunks without copying: their memory must not change until it is written."""
         self.rest[:0] = last_first(chunks)
 
     def write_some(self) -> None:
@@ -96,7 +96,7 @@ class ByteWriter:
         self.torn = False
 
     def write_all(self, chunks: Iterable[memoryview]) -> None:
-        """Write everything."""
+        """Append the chunks, and write until no chunk is pending."""
         self.add(chunks)
         while self.rest:
             self.write_some()
@@ -105,7 +105,8 @@ class ByteWriter:
         """Remove the chunks that were added last, if no byte of them has been written. Return whether they were
         removed."""
         added = last_first(chunks)
-        # The byte count has not been applied yet, because an interrupt came after the write.
+        # `_counts` or `torn` is set if an interrupt came after a write. `rest` may then still contain written
+        # bytes.
         untouched = (
             not (self._counts or self.torn)
             and len(added) <= len(self.rest)

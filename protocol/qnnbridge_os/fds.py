@@ -35,8 +35,8 @@ if sys.platform == "win32":
 else:
     _lock = RLock()
 
-# Held while a program is started. `Popen` waits for the end of a pipe, and a fork in between would keep a copy of
-# the pipe open, so the start would not return before the fork ends. Acquired before the other lock.
+# Held while a program is started. `Popen` waits for the end of a pipe, and a child that is forked meanwhile would
+# keep a copy of the pipe open, so the start would not return before that child ends. Acquired before `_lock`.
 no_fork = RLock()
 
 # Number of forks between the first process that imported this module and this process. Comparing it detects a fork
@@ -105,7 +105,7 @@ class OwnedFds:
         return self.make(os.dup, fd)
 
     def make(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Own the descriptor that a C function creates."""
+        """Call a C function that creates a descriptor; own the descriptor and return it."""
         with _lock:
             self._fds.extend(itertools.starmap(function, (arguments,)))
             fd = self._fds[-1]

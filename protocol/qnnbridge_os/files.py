@@ -60,7 +60,8 @@ class NotOurs(OSError):
 
 
 def enter(folder: Path) -> Path:
-    """Return the folder, which need not exist. Raise `NotOurs` if the path is a link, or not a folder."""
+    """Check a folder, which need not exist, and return it. Raise `NotOurs` if the path is a link, or not a
+    folder."""
     try:
         status = os.lstat(folder)
     except FileNotFoundError:

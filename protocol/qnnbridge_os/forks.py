@@ -1,4 +1,5 @@
-"""Make objects usable again in a forked child: locks that a thread of the parent held, and counts of such threads.
+"""Make objects usable again in a forked child: release locks, and reset counts, of threads that only the parent
+has.
 
 `os.fork` copies one thread only. A lock that another thread held at that moment stays locked in the child forever.
 Therefore objects that outlive a call are registered here (`renew_in_forks`) and made usable in each child before
@@ -16,7 +17,7 @@ import weakref
 from typing import Any, TypeVar
 
 if sys.platform != "win32":
-    # Imported first, so that the fork handler of this module runs first: renewed hosts use the spawner that the
+    # Import `_posix_process` first, so that its fork handler runs first: renewed hosts use the spawner that this
     # handler resets.
     import qnnbridge_os._posix_process  # noqa: F401
 

@@ -70,7 +70,7 @@ def popen() -> type[subprocess.Popen[bytes]]:
     return cast("type[subprocess.Popen[bytes]]", module.Popen)
 
 
-# A lock for the check: eventlet replaces either all locks of this type at once, or none.
+# A lock that `locks_hold` checks: eventlet replaces either all locks of this type at once, or none.
 _specimen = RLock()
 
 

@@ -126,7 +126,7 @@ else:
 
         def _gone(self) -> bool:
             if self._is_parent:
-                return os.getppid() != self._pid  # another process has adopted this orphan
+                return os.getppid() != self._pid  # the parent has ended: another process has adopted this process
             try:
                 os.kill(self._pid, 0)
             except ProcessLookupError:
@@ -151,4 +151,4 @@ else:
             prctl = ctypes.CDLL(None, use_errno=True).prctl
             return bool(prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0) == 0)
         except (OSError, AttributeError):
-            return False  # not Linux, or an emulator that does not support it
+            return False  # not Linux, or an emulator that does not support `prctl`

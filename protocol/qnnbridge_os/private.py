@@ -213,7 +213,8 @@ if sys.platform == "win32":
     def fault_of(sddl: str, me: str) -> str | None:
         """Return why this owner and access list do not limit the access to the user `me`; ``None`` if they do."""
         owner, ours = owner_of(sddl), {me, _SERVICES.get(me, me), *_TRUSTED}
-        # Objects that an elevated program creates belong to the group of administrators.
+        # Accept the group of administrators: Windows makes it the owner of objects that an elevated program
+        # creates.
         if owner not in ours:
             return f"it belongs to {owner}, not to you ({me})"
         allowed = allowed_in(sddl)
@@ -229,7 +230,7 @@ if sys.platform == "win32":
         return f'If no other user needs access: icacls "{path}" /inheritance:r /grant:r "*{user_sid()}:{inherit}F"'
 
     def read_private_file(path: Path, limit: int) -> bytes:
-        """Return the beginning of a file that only this user can have written. Raise `OSError`.
+        """Return at most `limit` bytes of a file that only this user can have written. Raise `OSError`.
 
         The check uses the opened file and not its name, which may now refer to another file.
         """
@@ -259,7 +260,7 @@ else:
 
     def default_runtime_folder() -> Path:
         """Return the system's usual folder for sockets of this user."""
-        # systemd creates it at login for this user only (mode 0700).
+        # systemd creates the folder XDG_RUNTIME_DIR at login for this user only (mode 0700).
         runtime = os.environ.get("XDG_RUNTIME_DIR")
         if runtime and os.path.isdir(runtime):
             return Path(runtime, "qnnbridge")
@@ -303,7 +304,7 @@ else:
         return f"If no other user needs access: chmod go-rwx {shlex.quote(str(path))}"
 
     def read_private_file(path: Path, limit: int) -> bytes:
-        """Return the beginning of a file that only this user can have written. Raise `OSError`.
+        """Return at most `limit` bytes of a file that only this user can have written. Raise `OSError`.
 
         The check uses the opened file and not its name, which may now refer to another file.
         """

@@ -333,7 +333,8 @@ class ChildProcess(Protocol):
     def close(self) -> None:
         """Release descriptors and handles. Idempotent. Never blocks and never waits for the child.
 
-        A POSIX child that is still alive continues, and its input ends. A Windows child is ended with its job.
+        A POSIX child that is still alive continues, but reads the end of its input. A Windows child is killed with
+        its job.
         """
 
 

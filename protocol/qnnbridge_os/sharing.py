@@ -120,7 +120,8 @@ else:
         """Raise `ValueError` for memory that can be shrunk, because access to a removed page would end the process.
         Raise `OSError` if the check fails.
 
-        Called by a process that serves several applications. The check is impossible in an emulated process.
+        Called by the daemon, because it serves several applications. A process in an emulator cannot make this
+        check.
         """
         fd = _open(where, os.O_RDONLY)
         try:
@@ -133,7 +134,8 @@ else:
         pid, number, device, inode = (where.get(key) for key in ("pid", "fd", "device", "inode"))
         if not all(type(value) is int for value in (pid, number, device, inode)):
             raise ValueError("a shared file must be given by pid, fd, device and inode")
-        # This creates a separate open file, so O_NONBLOCK of the application's descriptor does not apply to it.
+        # Opening this path creates a separate open file, so O_NONBLOCK of the application's descriptor does not
+        # apply to `fd`.
         fd = os.open(f"/proc/{pid}/fd/{number}", access | os.O_CLOEXEC)
         status = os.fstat(fd)
         # The descriptor may have been closed, and its number reused for another file, since the application sent

@@ -8,7 +8,7 @@ and in a C function that waits. So in the main thread
   assignment;
 - ``lock.acquire()`` before a ``try`` may leave the lock locked forever;
 - an ``__enter__`` or ``__exit__`` in Python may be skipped: `threading.Condition`, `Event`, `Semaphore`,
-  `concurrent.futures.Future`, and with an `Event` also `threading.Thread.start`.
+  `concurrent.futures.Future`, and `threading.Thread.start`, which waits for an `Event`.
 
 qnnbridge uses instead:
 
@@ -69,7 +69,7 @@ def in_turn(lock: RLock, timeout_s: float, work: Callable[[], T]) -> T:
 
 def is_interruptible() -> bool:
     """Return whether signal handlers run in this thread."""
-    # Under greenlets the main thread has a different id. An unnecessary shield is harmless.
+    # Under greenlets the main thread has a different id, so return True: unnecessary protection is harmless.
     return threads_are_replaced() or get_ident() == threading.main_thread().ident
 
 
@@ -102,7 +102,7 @@ def _start(name: str, once: _Once) -> None:
     if threads_are_replaced():
         once()  # work in this system thread, because `threading.Thread` would start a greenlet
         return
-    # No signal handler can interrupt `Thread.start` in this thread.
+    # This is never the main thread, so no signal handler can interrupt `Thread.start`.
     try:
         threading.Thread(target=once, name=name, daemon=True).start()
     except (RuntimeError, MemoryError):
@@ -141,7 +141,7 @@ def shielded(name: str, work: Callable[[], T]) -> T:
     while not ended.acquire(timeout=_SLICE_S):
         patience_s -= _SLICE_S
         if patience_s <= 0:
-            once()  # this does nothing, unless the thread had too little memory to start
+            once()  # `once` does nothing, unless the thread had too little memory to start
     error = errors[0]
     if error is None:
         return results[0]  # type: ignore[return-value]

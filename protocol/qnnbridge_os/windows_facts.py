@@ -47,8 +47,8 @@ class _FixedFileInfo(ctypes.Structure):
 
 
 def build() -> int | None:
-    """Return the kernel's build number. Without a newer manifest, `sys.getwindowsversion` returns 9200 (Windows
-    8)."""
+    """Return the kernel's build number. `sys.getwindowsversion` returns 9200 (Windows 8) if the program's manifest
+    does not list newer versions of Windows."""
     info = _VersionInfo(size=ctypes.sizeof(_VersionInfo))
     return None if ctypes.WinDLL("ntdll").RtlGetVersion(ctypes.byref(info)) else int(info.build)
 

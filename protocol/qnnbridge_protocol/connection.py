@@ -395,8 +395,8 @@ class Connection:
         return self._reader.get_buffer()
 
     def received(self, count: int) -> list[Frame]:
-        """Process `count` bytes in the last buffer. Return complete frames that the rules allow; else raise
-        `ProtocolDesync`."""
+        """Process `count` bytes in the buffer of the last `get_buffer` call. Return complete frames; raise
+        `ProtocolDesync` for a frame that the rules do not allow."""
         return [frame for frame in self._reader.advance(count) if self._accept(frame)]
 
     def received_eof(self) -> bool:
@@ -441,7 +441,7 @@ class Connection:
         return True
 
     def _open_call(self, frame: Frame) -> bool:
-        """Record a CALL_BACK. Return whether the caller of its request may still wait."""
+        """Record a CALL_BACK. Return False if its request was abandoned or the connection is closing."""
         number = frame.request_id
         if self._open.get(number) is not Kind.REQUEST:
             raise desync(f"CALL_BACK of request {number}, which is not open")
@@ -486,8 +486,8 @@ class Connection:
     def give_back(
         self, request_id: int, header: dict[str, Any], buffers: tuple[Any, ...] = ()
     ) -> list[memoryview] | None:
-        """Return the bytes of the client's RETURN for the open CALL_BACK of a request; ``None`` if the host does
-        not wait."""
+        """Return the bytes of the client's RETURN for the open CALL_BACK of a request; ``None`` if no CALL_BACK is
+        open or the connection is not ready."""
         if request_id not in self._called_back or self.state is not State.READY:
             return None
         # Close the CALL_BACK first, because another thread may receive the next CALL_BACK before this method
@@ -500,7 +500,7 @@ class Connection:
             raise
 
     def give_up(self, request_id: int) -> None:
-        """Record that the client's caller has abandoned the answer to a request."""
+        """Record that no caller waits for the answer to a request any more."""
         if request_id in self._open:
             self._given_up.add(request_id)
 

@@ -125,7 +125,7 @@ def element_of(dtype: np.dtype[Any]) -> ElementType | None:
     # "T" is the StringDType of numpy 2.
     if dtype.kind in "OUST":
         return ElementType.STRING
-    # A dtype that an extension module has registered. It has the name of its scalar class.
+    # An extension module such as ml_dtypes has registered the dtype, whose name is the name of its scalar class.
     return _BY_ML_NAME.get(dtype.name) if dtype.isbuiltin == 2 else None
 
 

@@ -11,7 +11,7 @@
     │   ├── HostCrashed              it ended while work was under way
     │   ├── WorkerDied               the process that compiles for the host ended while it was needed
     │   ├── HostHung                 it neither ended nor answered
-    │   ├── BreakerOpen              it keeps dying; no new start for now
+    │   ├── BreakerOpen              it crashed repeatedly; no new start for now
     │   ├── StateLost                objects in it are gone and cannot be created again
     │   ├── ForkedClient             this process is a fork of the process that owns the host
     │   └── Closed                   the host or the session was closed by its owner
@@ -38,7 +38,7 @@
     │   └── GenerationError          generation of text; also a RuntimeError
     │       ├── GenerationFolderInvalid  the model's folder lacks a file, or one is damaged
     │       ├── NativeCodeRefused        a file of the folder would load native code or write files
-    │       ├── GenerationUnsupported    the model or this release of onnxruntime-genai does not support it
+    │       ├── GenerationUnsupported    the model or this onnxruntime-genai does not support the request
     │       └── PromptRefused            the prompt is empty, too long, or has no tokens of the model
     ├── OrtError                     what ONNX Runtime raised: its fifteen classes by their own names
     │   └── DeviceReset, EPFail, EngineError, Fail, InvalidArgument, InvalidGraph, InvalidProtobuf,
@@ -148,7 +148,7 @@ class BridgeError(Exception):
             "fix": self.fix,
             "evidence": list(self.evidence),
             "details": self.details,
-            # Omit the code's default, so that a peer that does not have the field gets it only if necessary.
+            # Send the field only if it differs from the code's default, because older peers do not have the field.
             **({} if self.retry == type(self).retry else {"retry": self.retry}),
         }
 
@@ -294,8 +294,9 @@ class Busy(CallError):
 
 
 class CallBackFailed(CallError):
-    """A function of the application failed. ``details["reason"]`` is "raised", "nonsense", "late", "reentered" or
-    "unavailable"."""
+    """A function of the application failed. ``details["reason"]`` is "raised" (an exception), "nonsense" (an
+    unusable result), "late" (a timeout), "reentered" (it called the waiting host) or "unavailable" (this host calls
+    no functions)."""
 
     code = "call.CallBackFailed"
     retry: Retry = "pointless"
@@ -354,8 +355,10 @@ class ContextUnusable(ModelError):
 
 
 class PullFailed(ModelError):
-    """A download failed. ``details["reason"]`` is "network", "offline", "gated", "refused", "limited", "damaged",
-    "disk", "rights", "busy" or "packages"."""
+    """A download failed. ``details["reason"]`` is "network", "offline" (the network is forbidden), "gated" (terms
+    are not accepted), "refused" (by the hub or a proxy), "limited" (too many requests), "damaged", "disk" (too
+    little space), "rights" (a folder is not writable), "busy" (another process uses the model) or "packages" (some
+    are missing)."""
 
     code = "model.PullFailed"
     retry: Retry = "safe"

@@ -8,13 +8,13 @@ A channel transfers one call at a time. A message is a head of 32 bytes and an o
     5      1     phase (in PHASE only, else 0)
     6      2     zero
     8      4     number of the call on this channel: 1, 2, 3 ... (after 2**32 - 1 comes 1 again)
-    12     4     plan (in CALL, RESULT and VALUES, else 0)
+    12     4     plan (in CALL, else 0)
     16     8     bytes of the tail
     24     8     zero
 
-All numbers are little-endian. The tail of ASK, ANSWER, ERROR and VALUES is one frame as on the connection (REQUEST,
-REPLY, ERROR, REPLY), so that these rare messages follow the strict rules of frames. The tail of CALL and RESULT
-consists of the tensors of an inline plan, one after the other without gaps.
+All numbers are little-endian. A plan describes the inputs and outputs of a repeated call and their places in shared
+memory. The tail of ASK, ANSWER, ERROR and VALUES is one frame as on the connection (REQUEST, REPLY, ERROR, REPLY),
+so that these rare messages follow the strict rules of frames. The other messages have no tail.
 
 Pure functions and constants; thread-safe.
 """
@@ -161,8 +161,8 @@ def call_id(channel: int, number: int) -> int:
     return channel << CALL_SHIFT | number
 
 
-# Record in the block of shared memory for phases, at 64 times the channel's slot: number of the call, and the phase
-# that the host has entered.
+# Record in the block of shared memory for phases: number of the call, and the phase that the host has entered. A
+# channel's record has the offset 64 * slot.
 PHASE_RECORD = struct.Struct("<IB")
 PHASE_WORD = 1
 

@@ -109,8 +109,8 @@ _readers: dict[str, Reader] = {}
 
 
 def field(header: Mapping[str, Any], name: str, declared: str, missing: Any = ...) -> Any:
-    """Return a field of a request, checked against the declared type. Return `missing`, if given, if the field
-    is absent."""
+    """Return a field of a request, checked against the declared type. If the field is absent, return `missing`, or
+    raise an error if `missing` is not given."""
     if name not in header:
         if missing is ...:
             raise desync(f"{header.get('op', 'a header')} without {name}")

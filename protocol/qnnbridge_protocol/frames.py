@@ -15,8 +15,8 @@
     36     4     zero
 
 All numbers are little-endian. The prefix is the same in every version, so that two incompatible sides can at least
-report to each other why. If there are buffers, zero bytes pad the header so that the first buffer starts at a
-multiple of 64 bytes from the start of the frame. Each further buffer starts at a multiple of 64 bytes from the
+exchange an error that explains why. If there are buffers, zero bytes pad the header so that the first buffer starts
+at a multiple of 64 bytes from the start of the frame. Each further buffer starts at a multiple of 64 bytes from the
 first buffer.
 """
 
@@ -295,7 +295,7 @@ class FrameReader:
 
     def __init__(self, limits: Limits, *, allow_preamble: bool = False) -> None:
         self.limits = limits
-        # Other output before the first frame.
+        # Text that was printed before the first frame.
         self.preamble = b""
         # Wire version of the last HELLO.
         self.hello_version = WIRE_VERSION
@@ -325,8 +325,8 @@ class FrameReader:
             return self._body.target()
         if self._start == self._end:
             self._start = self._end = 0
-        # If the buffer is full and its end has not been processed, move the unprocessed bytes to the front. Convert
-        # to `bytes` first, since the two areas may overlap.
+        # If the buffer is full and contains unprocessed bytes, move them to the front. Convert to `bytes` first,
+        # since source and target may overlap.
         elif self._end == STAGING_BYTES:
             rest = bytes(self._view[self._start : self._end])
             self._start, self._end = 0, len(rest)
@@ -334,7 +334,8 @@ class FrameReader:
         return self._view[self._end :]
 
     def advance(self, count: int) -> list[Frame]:
-        """Process `count` bytes in the last buffer. Return the frames that are complete now.
+        """Process `count` bytes in the buffer of the last `get_buffer` call. Return the frames that are complete
+        now.
 
         Raise `ProtocolDesync` for invalid data; the reader cannot be used afterwards.
         """

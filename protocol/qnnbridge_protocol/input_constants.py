@@ -16,15 +16,17 @@ if TYPE_CHECKING:
 
 # Maximum number of numbers in all constants of a model. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
-# Maximum number of elements of an input that may contain sizes. Images and sentences have more elements.
+# Maximum number of elements of an input whose values may be sizes. Images and sentences have more elements.
 MOST_SIZES = 16
-# Values to try, in this order, for all elements of an input with sizes. The first value that works is suggested.
+# Values to try, in this order, for all elements of an input whose values may be sizes. A message suggests the first
+# value with which the model runs.
 EXAMPLE_SIZES = (64, 8, 2, 1)
 # Maximum number of dimensions of a constant. A header contains it as nested lists, whose depth is limited.
 _MOST_DIMENSIONS = 6
 # Maximum number of values of a constant that a message shows.
 MOST_SHOWN = 8
-# Limit for showing a float as an integer. Up to it integers are exact floats; longer integers are hard to read.
+# Whole numbers below this limit are shown without a decimal point: floats represent them exactly, and longer
+# integers are hard to read.
 _DIGITS_OF_FLOATS = 1e15
 # Integers that msgpack can represent.
 _INTEGERS = range(-(2**63), 2**64)
@@ -64,7 +66,8 @@ def _plain(value: Any, depth: int) -> Any:
         return [_plain(one, depth - 1) for one in value]
     if not isinstance(value, (int, float)):
         raise TypeError(f"{type(value).__name__} is not a number")
-    # Use a float if it is exact, so that options with such numbers have the same hashes as in earlier releases.
+    # Convert an integer to a float if that is exact. Earlier releases did so, and the hashes of options must not
+    # change.
     try:
         exact = float(value)
     except OverflowError:

@@ -86,7 +86,7 @@ def extra_fix(extra: str) -> str:
 def install_command(extras: str = "", *, python: str = "python", options: str = "") -> str:
     """Return the command that installs qnnbridge with these extras, quoted for cmd.exe, PowerShell and sh.
 
-    If the origin is unknown, the command must be run in the folder of a checkout, as the result mentions.
+    If the origin is unknown, the command works only in the folder of a checkout; the returned text mentions this.
 
     Args:
         extras: the extras, such as ``host,genai``.

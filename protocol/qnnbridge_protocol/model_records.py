@@ -66,7 +66,7 @@ class CacheStatus(Shown, Record):
             there; "off": created from the model itself.
         reason: reason for the state.
         key: key of the cache entry.
-        compile_seconds: duration of the compilation, which may have been earlier.
+        compile_seconds: duration of the compilation; on a hit, of the one that created the entry.
     """
 
     state: CacheState
@@ -188,7 +188,8 @@ class OutputNumbers(Shown, JudgedNumbers):
 WORST_FIRST: Final = ("differs", "unknown", "pending", "agrees", "off")
 # Value of `inputs` for a comparison with generated inputs.
 MADE_UP: Final = "made-up inputs"
-# Maximum number of comparisons: the number of the next call, a power of 2, must fit in JSON and msgpack.
+# Maximum number of comparisons. After n comparisons, call 2**n is the next, and this number must fit in JSON and
+# msgpack.
 MOST_COMPARED: Final = 40
 MOST_CALLS: Final = 2**53
 
@@ -354,7 +355,7 @@ class Difference(Record):
             differs.
         cosine: cosine similarity of the two outputs as vectors; ``None`` if one output is all zeros.
         inputs: the inputs with the largest difference.
-        remark: description of an unusual or wrong difference.
+        remark: explanation, if the difference is unusual or too large.
     """
 
     output: str

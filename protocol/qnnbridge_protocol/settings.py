@@ -1,4 +1,5 @@
-"""Settings in environment variables: the QNN that a host uses, and folder and size of the cache of compiled models.
+"""Settings in environment variables: the engine (the QNN that a host loads), and folder and size of the model
+cache.
 
 The application passes the engine to the host in environment variables. For the cache, it reads its environment for
 each session and sends the settings to the host; a tool reads the tool's environment. The host imports this module

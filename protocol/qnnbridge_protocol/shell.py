@@ -1,4 +1,4 @@
-"""Quote arguments and build command lines for suggested commands, so that a pasted command does what it shows. Pure
+"""Quote arguments and build command lines for suggested commands, so that a pasted command runs as printed. Pure
 functions.
 
 Some arguments come from untrusted sources: names in a model or a repository. On Windows the reader may paste into
@@ -101,7 +101,7 @@ NO_FILE: Final = ModelInCommands()
 
 
 def command_line(words: Sequence[str | os.PathLike[str]]) -> str:
-    """Return a command whose program is a path.
+    """Return a command line for this system's shells. The first word is the path of the program.
 
     On Windows a path that needs quotes is quoted for PowerShell, which runs it only after ``&``.
     """

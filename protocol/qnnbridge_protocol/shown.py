@@ -111,8 +111,8 @@ def closest(name: str, among: Iterable[str], cutoff: float = 0.6) -> str | None:
     return next(iter(difflib.get_close_matches(name, list(among), n=1, cutoff=cutoff)), None)
 
 
-# Start of paths in folders with users' files. Node names such as `/model.0/conv/Conv` look like paths, but do not
-# match.
+# Beginning of an absolute path that may lead to a user's files. Node names such as `/model.0/conv/Conv` look like
+# paths, but do not match.
 _ROOTS = (
     r"(?:[A-Za-z]:[\\/]+|\\\\[\w.$-]+\\+"
     r"|[\\/](?:home|[Uu]sers|root|tmp|mnt|media|opt|var|srv|usr|private|[Vv]olumes)[\\/]+)"
@@ -144,7 +144,7 @@ def is_ours(frame: FrameType) -> bool:
     """Return whether a frame belongs to qnnbridge, not to the application or another library."""
     if str(frame.f_globals.get("__name__")).partition(".")[0] in _PACKAGES:
         return True
-    # `qnnbridge.dropin` gives modules of this package the names of onnxruntime's modules.
+    # Check the file, too: `qnnbridge.dropin` gives modules of this package the names of onnxruntime's modules.
     package = sys.modules.get("qnnbridge")
     file = getattr(package, "__file__", None)
     return bool(file) and frame.f_code.co_filename.startswith(os.path.dirname(str(file)) + os.sep)

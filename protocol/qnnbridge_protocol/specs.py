@@ -251,8 +251,8 @@ class CompileSpec(Record):
         output: absolute path of the .onnx file to write, which must not exist; the context binary is written next
             to it, as ``<stem>_qnn.bin``.
         embed: whether to put the context binary into the .onnx file.
-        share: "more" and "last" store the weights of several models of one process in one context binary. "last" is
-            for the last of these models, with which the file is written; the file is named after the first model.
+        share: "more" and "last" store the weights of several models of one process in one context binary. Use
+            "last" for the final model: compiling it writes the file, which is named after the first model.
     """
 
     session: SessionSpec
@@ -299,7 +299,7 @@ IN_FILE: Final = "in the file"
 AFTER_OPTIMISATION: Final = "after optimisation"
 # Maximum number of CPU nodes that a message lists.
 SHOWN_CPU_NODES: Final = 5
-# Start of the cause of a placement if fixed dimensions would not help.
+# Beginning of a placement's cause if QNN lacks operators, so that fixed dimensions would not help.
 NO_OPERATOR: Final = "QNN has no operator"
 
 

@@ -126,7 +126,7 @@ def unpack(data: Array, bits: int, count: int) -> Array:
 
 
 def unused_bits(size: int, bits: int, count: int) -> int:
-    """Return the mask of the bits in the last of `size` bytes that belong to no element."""
+    """Return the mask of the bits that belong to no element, in the last byte of a buffer of `size` bytes."""
     used = count * bits - 8 * (size - 1) if size else 8
     return 0xFF & ~((1 << used) - 1)
 
@@ -176,7 +176,7 @@ def _check_sparse(tensor: Sparse) -> None:
             raise ValueError(f"the indices have the type {part.dtype}, not int64")
     stored = len(values)
     if tensor.format == "coo" and len(parts) == 1:
-        # Compare linear indices with the number of all elements, and compare pairs with each dimension.
+        # Compare linear indices with the number of elements, and coordinates with the size of each axis.
         if parts[0].shape == (stored,):
             _in_range(parts[0], count)
         elif parts[0].shape == (stored, len(shape)):
@@ -233,7 +233,7 @@ _LONG_TEXT = 1024
 
 
 def encode_strings(array: Array) -> tuple[Array, Array]:
-    """Return the two buffers of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
+    """Return the offsets and the text of an array of ``str`` (dtype object, U or T) or of UTF-8 bytes (dtype S)."""
     texts = _texts(array)
     try:
         # If this fast path fails, `_refused` finds the invalid element.
@@ -308,9 +308,9 @@ def decode_strings(offsets: Array, blob: Array, count: int) -> list[str]:
         raise ValueError("string offsets do not increase from 0 to the size of the text")
     edges = ends.tolist()
     pairs = itertools.pairwise(edges)
-    # Decode each long string from a view. For short strings, creating views takes longer than copying the whole
-    # buffer.
-    if blob.nbytes > _LONG_TEXT * count:  # each copy of the whole buffer takes as long as the strings themselves
+    # Decode each long string from a view, because copying the whole buffer takes as long as creating the strings.
+    # For short strings, creating views takes longer than the copy.
+    if blob.nbytes > _LONG_TEXT * count:
         view = blob.data
         return [str(view[start:end], "utf-8") for start, end in pairs]
     raw = bytes(blob)
@@ -400,7 +400,8 @@ def _kind(cls: type[Any]) -> str:
     if issubclass(cls, (int, np.integer)) and not issubclass(cls, np.timedelta64):
         return "int"
     if issubclass(cls, float) or (issubclass(cls, np.floating) and np.dtype(cls).itemsize < 8):
-        return "float"  # np.float64 is a subclass of float; a long double may not fit into a float
+        # `np.float64` is a subclass of float. `np.longdouble` is excluded, because it may not fit into a float.
+        return "float"
     return "other"
 
 

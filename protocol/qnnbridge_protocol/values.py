@@ -326,7 +326,8 @@ class Decoder:
         the protocol."""
         try:
             return self._value(descriptor, 1)
-        # This includes errors of numpy and of the value classes, which are caused by invalid data of the peer here.
+        # numpy and the value classes raise these errors, too. During decoding, the cause is invalid data of the
+        # peer.
         except (ValueError, OverflowError, errors.InvalidArgument) as error:
             cause = error.cause if isinstance(error, errors.InvalidArgument) else str(error)
             raise _desync(descriptor, cause or str(error)) from None

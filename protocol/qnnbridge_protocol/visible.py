@@ -27,7 +27,7 @@ def visible_lines(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a part of a report. All lines after the first are marked, so that a name cannot look like a
+    """Return a text as one part of a report. Lines after the first are marked, so that a name cannot look like a
     separate part."""
     return "\n  | ".join(visible(line) for line in text.rstrip().split("\n"))
 
@@ -43,7 +43,7 @@ def log_of(name: str) -> logging.Logger:
 
 
 def _show_arguments(record: logging.LogRecord) -> bool:
-    """Escape the arguments of a record."""
+    """Escape the arguments of a record. Return True, so that the record is logged."""
     if isinstance(record.args, tuple):
         record.args = tuple(_shown(one) for one in record.args)
     return True
