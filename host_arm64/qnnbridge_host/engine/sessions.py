@@ -1,4 +1,4 @@
-"""The sessions of one client, and the engine, which only this module asks to create sessions or compile models.
+"""The sessions of one client, and the engine that creates them. In a host, only this module requests sessions.
 
 Theory of operation. `start` imports ONNX Runtime in a separate thread while the host answers HELLO and identifies
 the first model. `engine` waits for the import; an error of the import is stored and raised for every request that
