@@ -6,8 +6,9 @@ import the standard library and the protocol, but not the cache.
 - `scan` (with `protobuf`, `collector`): one streaming pass over a model file; refusal of compiled models;
 - `source`: the model of a session with all its files, its fingerprint and stamps;
 - `context_binary`, `context_files`, `manifest`, `paths`: the files of a compiled model, and their contents;
-- `compatibility`, `chips`, `releases`: target of a compiled model, and the verdict on a host;
-- `compiled_checks`: the checks before a session;
+- `compatibility`, `chips`, `releases`: the chip and the SDK that a compiled model needs, and whether a host can run
+  the model;
+- `compiled_checks`: checks of a compiled model before its session is created;
 - `graph_index` (with `static_shapes`), `known_wrong`: operators that QNN computes wrong;
 - `genai_folder`: the folder of a model for generation;
 - `native_options`: options of such a folder that load native code or write files.

@@ -1,8 +1,8 @@
 """Table of Qualcomm's chips: model number, part name, Hexagon architecture, fast memory (VTCM).
 
 Numbers, part names and architectures come from onnxruntime-qnn 2.7 (`soc_model`). Qualcomm's compiler 2.51 recorded
-the VTCM sizes in context binaries compiled for each chip. The product names are Qualcomm's. Constant tables and
-pure functions, which are thread-safe.
+the VTCM sizes in context binaries compiled for each chip. The product names are Qualcomm's. The module contains
+only constants and functions without side effects, so it is thread-safe.
 """
 
 from __future__ import annotations

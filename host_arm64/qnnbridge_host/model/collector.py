@@ -34,9 +34,9 @@ class EpContextNode(NamedTuple):
     """A compiled part of a model, or (in `ModelScan.lookalikes`) a node that only resembles a compiled part.
 
     where: description of the graph that contains the node ("the main graph", "then_branch of the If node 'if1'").
-    Attributes are ``None`` if the file lacks them; `owns_blob` and `embeds` apply the defaults. cache_path: file of
-    the context binary, if it is not embedded. embedded: position of an embedded context binary in the model file,
-    or the bytes of a value too short to be one.
+    Attributes are ``None`` if the file lacks them; `owns_blob` and `embeds` then return the schema's defaults.
+    cache_path: file of the context binary, if it is not embedded. embedded: position of an embedded context binary
+    in the model file, or the attribute's bytes if they are too few for a context binary.
     """
 
     name: str
@@ -62,7 +62,7 @@ class EpContextNode(NamedTuple):
 
     @property
     def embeds(self) -> bool:
-        """Whether the context binary is inside of the model, which is the schema's default."""
+        """Whether the model file contains the context binary (embed_mode 1, the schema's default)."""
         return self.embed_mode != 0
 
     @property
@@ -81,12 +81,12 @@ class EpContextNode(NamedTuple):
         return self.source or "an unnamed execution provider"
 
 
-# A node contains one of these byte strings if it refers to a file, or is or contains a compiled part. Searching for
-# them is 15 times faster than parsing the node.
+# A node without these byte strings neither refers to a file nor is or contains a compiled part. Searching for the
+# strings is 15 times faster than parsing the node.
 _WORDS: Final = (b"location", OP_TYPE.encode())
 # Before this IR version initializers also had to be listed as inputs.
 _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
-# ONNX Runtime's value for a model without a version.
+# Version that ONNX Runtime reports for a model without model_version.
 _NO_VERSION: Final = 2**63 - 1
 
 
@@ -100,13 +100,13 @@ class ModelScan(NamedTuple):
     """The contents of a model file.
 
     format: "ort" is ONNX Runtime's own format; only the size of such a file is known. ep_contexts: the compiled
-    parts in file order. lookalikes: nodes that only resemble one. files: paths of all files that contain tensors or
-    context binaries, as written in the model, without duplicates, in file order. external_files: paths of the files
-    that contain tensors, with the size that each file needs. inputs: the model's inputs without initializers.
-    node_count, ops: number of nodes as defined by `node_count`, in total and by operator (with the domain unless it
-    is ONNX's own); 0 and empty if the nodes were not counted. function_nodes: nodes in the bodies of functions,
-    each body counted once. metadata: the model's custom metadata. properties: `metadata`, and the model's
-    description under ONNX Runtime's keys.
+    parts in file order. lookalikes: nodes that only resemble a compiled part. files: paths of all files that
+    contain tensors or context binaries, as written in the model, without duplicates, in file order. external_files:
+    paths of the files that contain tensors, with the size that each file needs. inputs: the model's inputs without
+    initializers. node_count, ops: number of nodes by the definition in the module `node_count`, in total and by
+    operator (with the domain unless it is ONNX's own); 0 and empty if the nodes were not counted. function_nodes:
+    nodes in the bodies of functions, each body counted once. metadata: the model's custom metadata. properties:
+    `metadata`, and the model's description under ONNX Runtime's keys.
     """
 
     size_bytes: int
@@ -171,9 +171,9 @@ def collect(file: BinaryIO, size: int, count_nodes: bool, *, until_eof: bool = F
 
 
 # Most nodes are not parsed. A search for two byte strings finds the nodes that may be a compiled part or refer to a
-# file. If nodes are counted, `_glance` reads the operator of each other node. Only a node that these two steps do
-# not decide is parsed field by field. If one of the byte strings occurs by chance, the node is parsed
-# unnecessarily, and `close` finds that it is an ordinary node.
+# file. If nodes are counted, `_glance` reads the operators of the remaining nodes. A node is parsed field by field
+# only if the search finds a byte string, or if `_glance` cannot rule out a graph in the node. If a byte string
+# occurs by chance, the node is parsed unnecessarily, and `close` finds that it is an ordinary node.
 class _Collector:
     """Visitor that processes the messages of one pass through the file."""
 
@@ -246,7 +246,8 @@ class _Collector:
                 raise Garbage("a field is longer than the node that it is part of")
             if number == schema.NODE_ATTRIBUTE:
                 if window.find(b"\x32", at, stop) >= 0 or window.find(b"\x5a", at, stop) >= 0:
-                    # These are the tags of fields that contain graphs. The same bytes may also occur by chance.
+                    # 0x32 and 0x5a are the tags of an attribute's fields for graphs. The same bytes may also occur
+                    # by chance.
                     return "", "", True
             elif number == schema.NODE_TYPE:
                 op_type = window[at:stop]
@@ -288,12 +289,12 @@ class _Collector:
 
     def _close_metadata(self, entry: Message) -> None:
         key, value = entry.text(schema.ENTRY_KEY), entry.values.get(schema.ENTRY_VALUE, b"")
-        # Omit a value that is too long to be kept: an empty string in its place would be a wrong value.
+        # Omit a value that was not kept because of its length: an empty string would be a wrong value.
         if key is not None and not isinstance(value, schema.Span):
             self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
 
     def _close_tensor(self, tensor: Message) -> None:
-        # ONNX Runtime checks data_location: it ignores the path of a tensor that contains its own data.
+        # If data_location is not EXTERNAL, the tensor contains its data, and ONNX Runtime ignores the path.
         if tensor.number(schema.TENSOR_LOCATION) == schema.EXTERNAL:
             path = self._add_file(tensor.notes.get("location"))
             if path:
@@ -469,8 +470,8 @@ def _function_around(message: Message | None) -> Message | None:
 
 
 def _where(node: Message) -> str:
-    """Return a description of the graphs around a node, the innermost first. Names are known by then, because
-    protobuf writes the name of a message before its subgraphs."""
+    """Return a description of the graphs that contain a node, innermost first. Their names have been read already,
+    because protobuf writes the name of a message before its subgraphs."""
     words: list[str] = []
     message = node.parent
     while message is not None:

@@ -2,8 +2,8 @@
 
 Three sources describe the origin. Only the context binary is reliable: it contains the SDK build and the chip that
 the compiler used. The compatibility text in the model's metadata repeats the options, and the nodes' attributes can
-be edited; QNN checks neither. The text exists since ONNX Runtime 1.23 and has two formats, with fields separated by
-colons:
+be edited; QNN checks neither the text nor the attributes. ONNX Runtime has written the text since 1.23, in two
+formats with fields separated by colons:
 
     6:2.48.40:5.48.0:0.0.0:68:0     backend, SDK, backend API, context blob, architecture, runtime driver
     v2:6:2.51.0:5.51.0:0:60:0:0     backend, SDK, backend API, architectures, chips, VTCM, runtime driver
@@ -94,7 +94,7 @@ class CompiledTarget:
 
     @property
     def label(self) -> str:
-        """``SoC 88 (V81)``, ``V73`` or ``no chip named``."""
+        """Target for messages: ``SoC 88 (V81)``, ``V73``, or ``no chip named`` without chip and architecture."""
         arch = self.known_arch
         if self.soc_model:
             return f"SoC {self.soc_model} (V{arch})" if arch else f"SoC {self.soc_model}"
@@ -195,7 +195,7 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     Args:
         metadata: the model's metadata.
         nodes: the model's EPContext nodes of QNN.
-        blobs: the context binaries, as far as they could be read.
+        blobs: the context binaries that could be read.
     """
     text = parse(metadata.get(METADATA_KEY, ""))
     facts = [blob.facts for blob in blobs]
@@ -216,7 +216,8 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     )
     recorded = tuple(dict.fromkeys(_target(t.soc, t.arch, fact.vtcm_mb) for fact in facts for t in fact.targets))
     declared = text.targets if text else ()
-    # Only the beginning of a binary for several chips is read, so the metadata may list more targets.
+    # Only the start of a binary for several chips is read, so use the metadata if it lists at least as many
+    # targets.
     targets = declared if multi and len(declared) >= len(recorded) else recorded or declared
     return CompiledOrigin(
         sdk=sdk,
@@ -235,17 +236,16 @@ def _target(soc: str | None, arch: int, vtcm_mb: int | None) -> CompiledTarget:
 
 
 # --- the verdict on a host: ok, recompile recommended, or cannot run here --------------------------------
-# Nothing is loaded: the verdict follows from the model file, the header of its context binary, its manifest and the
-# host's package versions. The rules for NPUs are the same as in the QNN provider's own check, which the simulator
-# skips. The rules for the simulator were measured (onnxruntime-qnn 2.7.0).
+# QNN is not loaded: the verdict follows from the model file, the header of its context binary, its manifest and the
+# host's package versions. The rules for NPUs are those of the QNN provider's own check, which the provider skips on
+# the simulator. The rules for the simulator were measured (onnxruntime-qnn 2.7.0).
 
-# Context binaries for older architectures do not run on this architecture or newer ones; binaries for this
-# architecture or newer ones do not run on older architectures.
+# Binaries for architectures before V73 do not run on V73 and newer architectures, and vice versa.
 _NEW_ARCH: Final = 73
-# Binaries for this or a newer architecture do not load on a simulator of an older chip; all other binaries load.
+# A simulator of a chip older than V81 does not load binaries for V81 and newer; it loads all other binaries.
 _SIMULATOR_REFUSES_FROM_ARCH: Final = 81
-# Release of onnxruntime-qnn with which an embedded model of several parts was loaded successfully (ONNX Runtime
-# #31977).
+# First release of onnxruntime-qnn that was measured to load a model with several compiled parts and an embedded
+# context binary (ONNX Runtime #31977).
 _EMBEDDED_PARTS_LOAD_SINCE: Final = (2, 7)
 
 
@@ -255,7 +255,7 @@ class HostTraits:
 
     Versions are those of the installed packages; ``None`` means absent or unknown. simulator: QNN computes on the
     CPU and simulates the chip `soc_model`. soc_model, htp_arch: chip and architecture of the NPU (73 for V73).
-    backend: QNN's backend; only htp is judged.
+    backend: QNN's backend; there are rules only for htp.
     """
 
     onnxruntime: str | None = None
@@ -269,7 +269,8 @@ class HostTraits:
     @classmethod
     def of_hello(cls, peer: Hello, providers: Sequence[ProviderSpec] = ()) -> HostTraits:
         """Return the traits of a host from its HELLO, before it loads QNN, for a session with these providers."""
-        # QNN is not loaded yet, so infer the wheel from the machine: the x64 wheels contain the simulator.
+        # QNN is not loaded yet, so infer from the machine whether the host has the simulator: the x64 wheels
+        # contain it.
         simulator = {"ARM64": False, "x64": True, "x86_64": True}.get(peer.machine)
         return cls.of_installation(peer.versions, simulator, _qnn_options(providers))
 
@@ -381,8 +382,7 @@ def examine(
     manifest, manifest_problem, notes = _manifest(model) if by_manifest else (None, None, ())
     problem = problem or manifest_problem
     qnn = [node for node in nodes if node.source in QNN_SOURCES]
-    # A part that Genie runs is in a separate DLC file, which has neither the header nor the graphs of a context
-    # binary.
+    # Omit parts with a DLC file, which Genie runs: a DLC has neither the header nor the graphs of a context binary.
     with_binary = [node for node in qnn if node.dlc_path is None]
     found = check_context_files(model, folder, with_binary, manifest, hash_of or hash_file)
     was_made = made(scan.metadata, qnn, found.blobs)
@@ -469,9 +469,9 @@ def _judge(
 ) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
-    # Apply every rule, because the notes of each rule are kept. Among verdicts of the same level the first is
-    # shown. So the rules are ordered: whether QNN is installed, its version, the chip. The advice on the chip
-    # depends on the version.
+    # Apply every rule, because the notes of each rule are kept. Of several verdicts with the same level the first
+    # is shown, so the order is: whether QNN is installed, its version, the chip. The advice on the chip depends on
+    # the version.
     verdicts = [
         verdict
         for verdict in (
@@ -591,7 +591,7 @@ def _chip_on_simulator(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     newest = max((target.known_arch or 0 for target in was.targets), default=0)
     if newest < _SIMULATOR_REFUSES_FROM_ARCH or host.htp_arch is None or host.htp_arch >= newest:
         return None
-    # If a binary records only its architecture, use this chip: 88 is the V81 chip of PCs.
+    # If the binary records only its architecture, suggest chip 88, the V81 chip of PCs.
     chip = next((t.soc_model for t in was.targets if t.soc_model), 88)
     return cannot_run(
         f"{was.words}; this host has {host.words}",

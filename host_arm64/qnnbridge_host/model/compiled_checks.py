@@ -71,7 +71,7 @@ def before_session(
         raise compiled_refused(scan, f"a session that compiles ({CONTEXT_ENABLE}=1)")
     names = [provider.name for provider in providers]
     if names and QNN not in names:
-        # ONNX Runtime would fail with NOT_IMPLEMENTED and report the node, without a fix.
+        # Refuse the session here: ONNX Runtime's error NOT_IMPLEMENTED would contain the node, but no fix.
         if set(names) == {CPU}:
             error = compiled_refused(scan, "a session on the CPU")
             error.fix = (
@@ -89,7 +89,7 @@ def before_session(
 
 def _compare_with_manifest(source: ModelSource) -> None:
     """Detect a compiled model by its manifest, even if damage makes it look like another type of file."""
-    # For a model without a manifest this function only checks whether the manifest exists.
+    # Fast path for a model without a manifest.
     stem = os.path.splitext(source.path)[0] if source.path is not None else ""
     if not stem or not os.path.exists(stem + MANIFEST_SUFFIX):
         return
@@ -193,8 +193,8 @@ def _only_warns(check: str | None) -> bool:
 
 
 def _refuse_blob(source: ModelSource) -> None:
-    """Refuse a context binary or a DLC that was given instead of its model. ONNX Runtime reports other types of
-    files."""
+    """Refuse a context binary or a DLC that was given instead of its model. ONNX Runtime raises the error for any
+    other file that is not a model."""
     if source.path is None:
         return
     from qnnbridge_host.model.context_binary import looks_like_blob, looks_like_container
@@ -221,8 +221,8 @@ def path_for_qnn(source: ModelSource) -> str | None:
         return path
     folder, name = os.path.split(path)
     try:
-        # Only the folder is replaced by its short name (8.3). The binary keeps its file name, which the model
-        # contains.
+        # Only the folder can be replaced by its short name (8.3), because the model contains the binary's file
+        # name.
         if BY_CODE_PAGE and not all(blob.isascii() for blob in named):
             raise OSError(f"QNN cannot open a file of this name on Windows: {named[0]}")
         return os.path.join(native_path(folder), name)

@@ -3,17 +3,18 @@
 An expression may use these names:
 
 - the attributes of the node, `node_name` and `output`, the name of its first result;
-- `users`, the operators that read the result, and `beside`, the inputs of each of these;
-- for convolutions and poolings `sizes`, `kernel`, `strides`, `dilations`, `before` and `after` (the padding, also
-  by auto_pad); for poolings `made`, the sizes of the result; for reductions `reduced`, their axes.
+- `users`, the operators that read the result, and `beside`, the names of the inputs of these operators;
+- for convolutions and poolings `sizes`, `kernel`, `strides`, `dilations`, `before` and `after` (the padding,
+  computed if the node sets auto_pad); for poolings `made`, the sizes of the result; for reductions `reduced`, their
+  axes.
 
 It may call these functions with the index of an input:
 
 - `shape(0)`, `values(1)`, `type(0)`, `name(0)`; `maker(0)`, the operator that computes the input; `given(2)` and
   `constant(1)`, whether the input is present and whether it is a constant;
 - `quantised(0)`, `scales(0)` and `scale_count(1)`, the stored type and the scales of a quantised input;
-- `least(0)` and `most(0)`, the limits that a Max, Min or Clip in front of the input sets;
-- `fed(1)`, the type of the model input whose values the input has, "" if they are computed;
+- `least(0)` and `most(0)`, the limits of the Max, Min or Clip that computes the input;
+- `fed(1)`, the type of the model input that has the same values as the input, "" if there is none;
 - `way(1, 0)`, the operator that computes input 1 and the operator that computes input 0 of that operator.
 
 `merged_gelu()` and similar functions return what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
@@ -57,7 +58,7 @@ from qnnbridge_host.model.static_shapes import in_float32, scaled_sizes, slid_si
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
 _WEIGHTED: Final = ("Conv", "ConvTranspose")
-# Maximum size of a dimension of a Resize's result for which conditions are computed. Images are smaller, but a
+# A condition on a Resize is unknown if a dimension of its result is larger than this. Images are smaller, but a
 # malicious model may declare any size.
 _MOST_PLACES: Final = 2**14
 
@@ -74,8 +75,8 @@ def all_true(expressions: Sequence[str], node: GraphNode, graph: GraphIndex) -> 
 class _Facts(dict[str, Any]):
     """Names that an expression may use. Their values are computed on access."""
 
-    # `eval` looks a name up here and then among the built-in functions. Comprehensions look up only globals, so
-    # `eval` gets this dict as globals; its `__missing__` is called for them as well.
+    # `eval` looks up a name in this dict and then among the built-in functions. Comprehensions look up names only
+    # in the globals, so `eval` gets this dict as globals: Python calls `__missing__` for globals, too.
     def __init__(self, node: GraphNode, graph: GraphIndex) -> None:
         super().__init__(__builtins__=_PLAIN)
         self._node = node
@@ -93,7 +94,7 @@ class _Facts(dict[str, Any]):
             return self._window[name]
         if node.op in _POOLS and name == "made":
             return slid_sizes([_input(node, 0)], node.attributes)
-        # Only now use the default of ONNX: the node does not have the attribute.
+        # The node does not have the attribute, so use ONNX's default.
         return _DEFAULTS[node.op, name]
 
     # Cached, because a condition usually reads several of these values.
@@ -122,7 +123,7 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
     return "" if maker is None else maker.op
 
 
-# Operators that do not change values, so that a node behind them gets the values of the model's input.
+# Operators that change at most the shape: their results have the same values as their inputs.
 _ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 # int32 and int64, as numbers in `to` of a Cast.
 _WHOLE: Final = (6, 7)
@@ -131,7 +132,7 @@ _MOST_BETWEEN: Final = 64
 
 
 def _fed(graph: GraphIndex, node: GraphNode, number: int) -> str:
-    """Return the type of the model input whose values reach an input unchanged; "" if the values are computed.
+    """Return the type of the model input that has the same values as a node's input; "" if there is none.
 
     Casts between int32 and int64 are ignored: QNN computes both in 32 bits.
     """
@@ -196,7 +197,8 @@ def _users(graph: GraphIndex, node: GraphNode) -> tuple[GraphNode, ...]:
 
 
 def window_of_node(node: GraphNode) -> dict[str, list[int]]:
-    """Return `window_of` of a convolution or pooling. Raise `Unknown` if a size is not known."""
+    """Return the sizes, kernel, strides, dilations and padding of a convolution or pooling (see `window_of`). Raise
+    `Unknown` if a size is not known."""
     weights = node.inputs[1] if node.op in _WEIGHTED else None
     return window_of(sizes_of(_input(node, 0))[2:], node.attributes, weights)
 
@@ -214,13 +216,13 @@ def reduced_axes(node: GraphNode) -> list[int]:
 
 
 def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
-    """Return the source indices of a nearest Resize in each direction, by ONNX's definition and as QNN computes
-    them.
+    """Return for each dimension of a nearest Resize the source index of every result index: first by ONNX's
+    definition, then as QNN computes it.
 
     QNN rounds half up, and for asymmetric coordinates rounds down; it computes pytorch_half_pixel as asymmetric.
 
     Raises:
-        Unknown: a size is not known; malformed nodes raise other errors of `DOES_NOT_FOLLOW`.
+        Unknown: a size is not known; a malformed node raises another error of `DOES_NOT_FOLLOW`.
     """
     attributes, shape = node.attributes, sizes_of(_input(node, 0))
     coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")
@@ -257,7 +259,7 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
 
 
 def _coordinate(mode: str, place: int, scale: float, size: int, out: int) -> float:
-    # Compute in 32 bits like ONNX Runtime, which rounds a coordinate slightly below an integer to that integer.
+    # Round to float32 like ONNX Runtime: a coordinate slightly below an integer becomes this integer.
     if mode == "asymmetric":
         return in_float32(place / scale)
     if mode == "align_corners":
@@ -301,8 +303,8 @@ _OF_INPUT: Final[Mapping[str, Callable[..., Any]]] = {
     "quantised": stored_type,
     "scales": scales_of,
     "scale_count": scale_count,
-    # Functions without an argument: whether QNN computes a nearest Resize differently from ONNX, and what QNN does
-    # to patterns of operators (`qnnbridge_host.model.merged`).
+    # Functions without an argument: whether QNN computes a nearest Resize differently from ONNX, and whether QNN
+    # merges operators wrongly (`qnnbridge_host.model.merged`).
     "nearest_differs": lambda _, node: any(ours != theirs for ours, theirs in nearest_places(node)),
     "merged_gelu": gelu_of,
     "merged_factor": softmax_factor,
@@ -356,7 +358,7 @@ _DEFAULTS: Final[Mapping[tuple[str, str], Any]] = {
     ("Resize", "nearest_mode"): "round_prefer_floor",
     **{(op, "axis"): 0 for op in ("ArgMin", "Gather", "GatherElements", "ScatterElements")},
     **{(op, "axis"): -1 for op in ("Softmax", "LogSoftmax", "RMSNormalization", "LayerNormalization", "OneHot")},
-    # Opset 16 has the same default under the name bilinear.
+    # Default since opset 20; opset 16 calls the same mode bilinear.
     ("GridSample", "mode"): "linear",
     ("GridSample", "padding_mode"): "zeros",
     ("GridSample", "align_corners"): 0,

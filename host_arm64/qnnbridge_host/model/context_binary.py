@@ -1,9 +1,9 @@
-"""Read the header of a QNN context binary, and define the records of its full description. Nothing is loaded here.
+"""Read the header of a QNN context binary, and define the records of its full description. QNN is not loaded.
 
-The format is Qualcomm's and not published. The fields read here are the same in all binaries of SDK 2.51 (13 chips,
-one and several graphs, embedded and not): the total size, the name of each graph, the SDK build, and the chip and
-its architecture, which the compiler writes into a list of notes. A file with any other header has the type
-"unknown", and no conclusions are drawn from it. All functions are pure and thread-safe.
+The format is Qualcomm's and not published. These fields are the same in all examined binaries of SDK 2.51 (13
+chips; one or several graphs; embedded or in a separate file): the total size, the name of each graph, the SDK
+build, and the chip and its architecture, which the compiler writes into a list of notes. A file with any other
+header has the type "unknown", and no conclusions are drawn from it. All functions are pure and thread-safe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _ENTRY_BYTES: Final = 30
 _BUILD: Final = re.compile(rb"v(\d+\.\d+\.\d+\.\d{6,})")
 _TARGET: Final = re.compile(rb"soc_type=([A-Za-z0-9_]{2,32});arch=(\d{2,3})")
 _VTCM: Final = re.compile(rb";vtcm_size=(\d{1,12});")
-# Byte patterns in the table of contents after the description: code of a graph, weights shared by several graphs.
+# Byte patterns in the table of contents after the description: the first marks the code of a graph, the second
+# marks weights that several graphs share.
 _CODE_MARK: Final = re.compile(rb"PICKLE/\d")
 _SHARED_MARK: Final = re.compile(rb"WEIGHTS/\d")
 _GRAPH: Final = re.compile(rb"QNN[A-Za-z]*_[A-Za-z0-9]+_[A-Za-z0-9_]*\d")
@@ -75,9 +76,9 @@ def read_blob(file: BinaryIO, start: int = 0, size: int | None = None) -> BlobFa
         size = file.seek(0, 2) - start
     file.seek(start)
     facts = blob_facts(file.read(min(size, _HEAD_BYTES)), size)
-    # An embedded binary is not checked, because `is_zipfile` would read the end of the model.
+    # Do not check an embedded binary, because `is_zipfile` would read the end of the model file.
     if facts.kind == "several contexts" and not start:
-        # The directory of a ZIP archive is at its end.
+        # `is_zipfile` finds the directory at the end of the archive only if the file is complete.
         import zipfile  # imported here: it imports shutil and the compression modules
 
         return dataclasses.replace(facts, is_whole=zipfile.is_zipfile(file))
@@ -158,8 +159,9 @@ def is_text(head: bytes) -> bool:
 # Names, inputs, outputs, data types and quantisation of the graphs. The format is not published, so QNN's library
 # reads it in a separate process (`qnnbridge_host.wrap`) and returns these records.
 
-# Names in `onnx.TensorProto` of the array types, by QNN's type number. Types of four bits are missing because no
-# array type has QNN's packed layout; strings and unknown types are missing because their layout is unknown.
+# Names in `onnx.TensorProto` of the types that arrays can have, by QNN's type number. Types of four bits are
+# missing because arrays cannot have QNN's packed layout; strings and unknown types are missing because their layout
+# is unknown.
 ONNX_TYPES: Final[Mapping[int, str]] = {
     0x0008: "INT8",
     0x0016: "INT16",
@@ -196,8 +198,8 @@ def type_words(number: int) -> str:
 class Quantisation:
     """Quantisation ``real = (stored + offset) * scale``, for all elements or for each index of `axis`.
 
-    bits: bits in use, ``None`` for all bits of the type. encoding: QNN's number of a different scheme, whose scales
-        are not read; the other fields are empty in this case.
+    bits: bits in use, ``None`` for all bits of the type. encoding: QNN's number of the scheme if it is not scale
+        and offset; its parameters are not read, and the other fields are empty.
     """
 
     scales: tuple[float, ...] = ()

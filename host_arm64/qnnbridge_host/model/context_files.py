@@ -1,8 +1,8 @@
-"""Check the context binaries of a compiled model: each must exist, be complete, belong to this model, and be inside
-of its folder.
+"""Check the context binaries of a compiled model: each must exist, be complete, belong to this model, and be in the
+model's folder or below.
 
-QNN detects some of these faults, crashes on others and misses the rest: a context binary with other weights loads
-and computes wrong results. The functions only read files, and are thread-safe.
+QNN detects some of these faults, crashes on others and misses the rest: a context binary that was compiled with
+other weights loads and computes wrong results. The functions only read files, and are thread-safe.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode]) -> I
     parts = [node for node in nodes if not node.owns_blob]
     source = None if isinstance(model, bytes) else model
     for name, own in _by_file(owners).items():
-        # A secondary node does not refer to its binary. There is only one binary, unless the model was assembled
-        # from parts of several models.
+        # A secondary node does not record which binary contains its graph. A model has only one binary, unless it
+        # was assembled from parts of several models.
         inside = (*own, *parts) if len(_by_file(owners)) == 1 else tuple(own)
         if name is None:
             for node in own:
@@ -264,7 +264,7 @@ def _check_manifest(manifest: CompiledManifest, folder: str, nodes: Sequence[EpC
         _check_record(record, folder, hash_of)
     for node in nodes:
         name = node.cache_path
-        # A forbidden path is refused later, with its own reason.
+        # Skip a forbidden path here: a later check refuses it with a more precise message.
         if node.owns_blob and name and not path_problem(name) and manifest.record_of(name) is None:
             raise _Unusable(
                 f"its context binary {name} is not listed in its manifest",
@@ -306,7 +306,8 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
 
 # Number of bytes from which the magic numbers and text can be recognised.
 _MAGIC_BYTES: Final = 512
-# Metadata key of models to which `wrap` added float inputs and outputs, and the operators that `wrap` added.
+# `FLOAT_IO`: metadata key of models to which `wrap` added float inputs and outputs. `_CONVERSIONS`: operators that
+# `wrap` adds for the conversion.
 FLOAT_IO: Final = "qnnbridge.float_io"
 _CONVERSIONS: Final = frozenset({"QuantizeLinear", "DequantizeLinear", "Cast"})
 _COMPILED: Final = f"{DOMAIN}.{OP_TYPE}"
@@ -331,7 +332,7 @@ def look_at_binary(path: str) -> BlobFacts:
         ContextUnusable: the binary is cut off, or has bytes after its end.
     """
     try:
-        # On Windows opening a folder fails with "permission denied".
+        # Check first: on Windows opening a folder fails with "permission denied", which would be misleading.
         if os.path.isdir(path):
             raise OSError("It is a folder")
         with open_regular(path) as file:
@@ -377,7 +378,7 @@ def only_converts(source: ModelSource) -> bool:
     if scan is None or not scan.is_compiled or scan.metadata.get(FLOAT_IO) != "1":
         return False
     given = source.data if source.path is None else source.path
-    # Scan again, because the scan of a session counts no nodes.
+    # Scan the model again, because the scan of a session does not count nodes.
     return set(scan_model(given or b"").ops) <= {*_CONVERSIONS, _COMPILED}
 
 
@@ -390,7 +391,7 @@ def _is_model(file: BinaryIO) -> bool:
 
 
 def sketch(path: str, facts: BlobFacts) -> ModelScan:
-    """Return a scan of a model around the binary, which is sufficient to judge SDK, chip and damage."""
+    """Return the scan that a model with this binary would have; it is sufficient to judge SDK, chip and damage."""
     name = os.path.basename(path)
     nodes = tuple(
         EpContextNode(

@@ -30,7 +30,8 @@ _OF_SHAPES: Final = frozenset(("Shape", "Size"))
 CONVERSION: Final = "/conversion of a double"
 # Suffix for the rewrite of int64 with five dimensions (`qnnbridge_host.rewrite.integers`).
 CONVERSION_OF_INTEGERS: Final = "/conversion of integers"
-# ONNX Runtime merges consecutive Reshapes into one with the name of the first and a suffix.
+# ONNX Runtime merges consecutive Reshapes into one node, named after the first Reshape with the suffix
+# _new_reshape.
 _CONVERTS: Final = re.compile(f"({CONVERSION}|{CONVERSION_OF_INTEGERS})" + r"(_\d+)?(_new_reshape)*$")
 
 
@@ -58,8 +59,8 @@ def varying(nodes: Iterable[tuple[str, Iterable[str], Iterable[str]]], inputs: I
 class DoubleEdges(NamedTuple):
     """64-bit inputs and outputs of a model.
 
-    bare: double inputs and outputs without a conversion, with which QNN would compute in doubles. converted:
-        whether an input or output (double, or int64 with five dimensions) has a conversion on the CPU.
+    bare: double inputs and outputs without a conversion on the CPU, so that QNN would have to compute in double.
+        converted: whether an input or output (double, or int64 with five dimensions) has a conversion on the CPU.
     """
 
     bare: frozenset[str] = frozenset()
@@ -67,7 +68,7 @@ class DoubleEdges(NamedTuple):
 
 
 def _may_be_wide(edge: NodeInfo) -> bool:
-    # An output may be declared without type and shape.
+    # A model may declare an output without type and shape, so an unknown type or shape counts as wide.
     return edge.type in (_INT64, UNKNOWN) and (edge.shape is None or len(edge.shape) == _WIDE)
 
 

@@ -1,8 +1,8 @@
 """Find operators that QNN refuses according to the operator tables, without `onnx` and without QNN.
 
-The tables alone are no reason to refuse a model: ONNX Runtime computes some nodes beforehand and QNN merges others,
-which the file does not show. But if they refuse an operator, QNN's placement is checked before the compilation,
-which may take minutes (`qnnbridge_host.create.beforehand`). The functions have no side effects.
+The tables do not suffice to refuse a model: ONNX Runtime folds some nodes and QNN merges others, and the file does
+not show which. But if a table lists an operator as refused, QNN's placement is checked first, because a compilation
+may take minutes (`qnnbridge_host.create.beforehand`). The functions have no side effects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from qnnbridge_host.model.operator_tables import (
 from qnnbridge_host.model.protobuf import Garbage
 from qnnbridge_host.model.static_shapes import complete
 
-# Operators that QNN does not compute as separate operators, or that are judged by rules for the surrounding nodes.
+# Operators that the tables do not judge: QNN does not compute them separately, or rules for the surrounding nodes
+# judge them.
 _NOT_JUDGED: Final = frozenset({*PAIRS, "Constant", "Dropout", "Identity", "If"})
 # QNN supports some equations only, and no table lists them.
 _BY_EQUATION: Final = frozenset({"Einsum"})

@@ -1,8 +1,8 @@
-"""Read a model's folder as onnxruntime-genai does: genai_config.json, stages with their files, prompt window.
+"""Read a model's folder as onnxruntime-genai does: genai_config.json, stages and their files, prompt window.
 
 A *pipeline* is a model of several files (stages) that the config lists: embeddings, the stage that reads a prompt
-in windows of a fixed size, the stage that reads a single token, the head. genai handles the windows wrongly; see
-docs/genai.md. No native code is loaded here. The functions have no side effects and are thread-safe.
+in windows of a fixed size, the stage that reads a single token, the head. onnxruntime-genai makes errors with these
+windows; see docs/genai.md. The module loads no native code. The functions have no side effects and are thread-safe.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from qnnbridge_protocol.version_numbers import numbers_of
 
 CONFIG: Final = "genai_config.json"
 QNN_NAMES: Final = ("qnn", "qnnexecutionprovider")
-# Sections of the config that contain the name of a model file, or a pipeline of several.
+# Sections of the config that contain the name of a model file, or a pipeline of several model files.
 _SECTIONS: Final = ("encoder", "embedding", "vision", "speech", "decoder")
 # Types of models whose prompts may contain images and audio, for which onnxruntime-genai 0.18 has a processor.
 _PICTURES: Final = frozenset(
@@ -47,8 +47,8 @@ ConfigSteps = Sequence[Sequence[Any]]
 class PromptWindow:
     """Fixed number of tokens that the stage for prompts reads at a time.
 
-    slides: whether genai moves the KV cache itself (the layout of AI Hub); otherwise the graph contains the whole
-        cache.
+    slides: whether genai moves the KV cache after each window (the layout of AI Hub); otherwise the graph reads and
+        writes the whole cache.
     """
 
     size: int
@@ -192,7 +192,7 @@ def filler(folder: GenaiFolder) -> int | None:
 
 
 def _tokenizer(path: str) -> tuple[list[Mapping[str, Any]], str]:
-    """Return the added tokens and the chat template, as far as they can be read."""
+    """Return the added tokens and the chat template; each is empty if its file cannot be read."""
     # Newer exports have the template in a separate file, older exports in the tokenizer's config.
     configured, template = "", _text(path, "chat_template.jinja")
     added: Any = None
@@ -319,7 +319,7 @@ def _modalities(model: Mapping[str, Any]) -> Iterator[str]:
     if kind in _PICTURES:
         yield "image"
     speech = model.get("speech")
-    # Phi-4 and Gemma 4 may be exported without the stage for audio.
+    # Phi-4 and Gemma 4 accept audio only if the export contains the stage for audio.
     if kind in _SOUND and (kind == "whisper" or (isinstance(speech, dict) and speech.get("filename"))):
         yield "audio"
 
@@ -485,7 +485,8 @@ def is_too_old(version: str | None) -> bool:
 
 
 def refusal(layout: Layout, version: str | None) -> str | None:
-    """Return why this release of genai does not run the layout; ``None`` if it does or this is unknown."""
+    """Return why this release of genai does not run the layout; ``None`` if it runs the layout or if this is
+    unknown."""
     row = next(one for one in LAYOUTS if one.layout == layout)
     numbers = numbers_of(version)
     if row.refused is None or not numbers:
@@ -501,7 +502,7 @@ def releases_of(layout: Layout) -> str:
 
 # --- the KV cache: element types, memory of one generation -----------------------------------------------
 
-# Examples: past_key_values.0.key, past_keys_0, past_value_0_in, key_cache_0.
+# Names of the KV cache's tensors, for example past_key_values.0.key, past_keys_0, past_value_0_in, key_cache_0.
 _NAME: Final = re.compile(r"past.*(?:key|value)|(?:key|value)s?_cache", re.IGNORECASE)
 _BYTES: Final = {"float16": 2, "bfloat16": 2, "float": 4, "double": 8, "uint8": 1, "int8": 1}
 
@@ -541,8 +542,8 @@ def _element(one: NodeInfo) -> str:
 
 
 def _size(one: NodeInfo, context: int) -> int:
-    """Return the size of a tensor in bytes. If its first dimension is free, it is the batch; other free dimensions
-    are the context."""
+    """Return the size of a tensor in bytes. A free first dimension is the batch and counts as 1; other free
+    dimensions have the size of the context."""
     size = _BYTES.get(_element(one), 1)
     for axis, dim in enumerate(one.shape or ()):
         size *= dim if isinstance(dim, int) and dim > 0 else context if axis else 1

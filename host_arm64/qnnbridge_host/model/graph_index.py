@@ -183,7 +183,7 @@ class GraphIndex(abc.ABC):
     @functools.cached_property
     def makers(self) -> dict[str, int]:
         """Position of the node that computes each tensor."""
-        # If a damaged model computes a tensor twice, the last node counts.
+        # If several nodes of a damaged model compute the same tensor, record the last of these nodes.
         return {name: place for place, names in enumerate(self._makes()) for name in names if name}
 
     @functools.cached_property
@@ -222,8 +222,8 @@ class GraphIndex(abc.ABC):
 
     @functools.cached_property
     def links(self) -> tuple[list[tuple[int, ...]], list[list[int]]]:
-        """Positions of the nodes whose results each node reads, and of the nodes that read its results, without
-        duplicates."""
+        """Neighbours of each node by position: the nodes that compute its inputs, and the nodes that read its
+        results, without duplicates."""
         makers = self.makers
         before = [tuple(dict.fromkeys(makers[name] for name in names if name in makers)) for names in self._reads()]
         behind: list[list[int]] = [[] for _ in before]
@@ -238,10 +238,10 @@ class GraphIndex(abc.ABC):
 
 
 # --- the index of a file, without onnx -------------------------------------------------------------------
-# Session creation searches for known-wrong operators with this index, so it must be fast and need no package. It
-# includes the nodes of both branches of an If, which QNN receives as a whole, and of function bodies, which ONNX
-# Runtime inlines; these nodes precede the If or the call. Bodies of loops are omitted, because they stay on the
-# CPU. Weights are skipped without reading.
+# Session creation searches for known-wrong operators with this index, so it must be fast and work without the
+# package `onnx`. The index includes the nodes of both branches of an If, because QNN receives the whole If, and of
+# function bodies, because ONNX Runtime inlines them; the nodes are inserted before the If or the call. Bodies of
+# loops are omitted, because they stay on the CPU. Weights are skipped without reading.
 
 # Kept fields: dims, data_type, float_data, int32_data, int64_data, name, raw_data, data_location.
 _INITIALIZER = MessageKind("initializer", frozenset((1, 2, 4, 5, 7, 8, 9, 14)), frozenset((1, 4, 5, 7)))
@@ -268,8 +268,8 @@ _SCHEMA: Final = {
 }
 # Maximum number of elements whose values are kept: axes, sizes, pads and scales have fewer.
 _MOST_VALUES: Final = 64
-# Types whose int32_data contains one number per element. Of other types it contains bit patterns, such as those of
-# half floats, or several elements in one number.
+# Types whose int32_data contains one number per element. For other types int32_data contains bit patterns, as for
+# float16, or several elements in one number.
 _OF_INT32: Final = frozenset((2, 3, 4, 5, 6, 9))
 # `struct` codes by TensorProto.DataType. `struct` lacks bfloat16; values of other types stay unknown.
 _RAW: Final = {1: "f", 2: "B", 3: "b", 6: "i", 7: "q", 9: "?", 10: "e", 11: "d"}
@@ -280,8 +280,8 @@ class NodeEntry(NamedTuple):
     """A node of the file. op: the operator, with the domain unless it is ONNX's own.
 
     inside: the branch or function that contains the node; "" in the main graph. top: position in the main graph of
-    the node, or of the node that contains it. always_taken: whether every If around the node always takes the
-    branch with the node; True for a node of the main graph.
+    the node, or of the node that contains it. always_taken: whether the node is outside of functions, and each If
+    around it has a known condition that selects the node's branch; True in the main graph.
     """
 
     op: str
@@ -378,8 +378,8 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
 
 # Key in `Message.notes` for the contents of a graph or function. The blank distinguishes it from a name.
 _BODY: Final = " body"
-# Limit on the nodes of branches and functions. Without it functions that call each other twice, thirty deep, would
-# have a billion nodes.
+# Maximum number of nodes from branches and functions. A chain of thirty functions, each of which calls the next
+# twice, would otherwise have a billion nodes.
 _MOST_WRITTEN_OUT: Final = 20_000
 
 
@@ -537,7 +537,7 @@ def _body_of(message: Message | None) -> _Body:
     """Return the body of the graph or function that is being read."""
     if message is None:
         return _Body()
-    # Protobuf merges a second graph of the model into the first.
+    # If the model contains a second graph, protobuf merges it into the first, so both share one body.
     if message.kind is schema.GRAPH and message.parent is not None and message.parent.kind is schema.MODEL:
         message = message.parent
     found = message.notes.get(_BODY)

@@ -86,7 +86,7 @@ class _Fields:
         data, at = self._data, 0
         while at < len(data):
             start = at
-            # A number has at most ten bytes. `varint` cannot read a view.
+            # Copy ten bytes, the maximum length of a number, because `varint` cannot read a memoryview.
             tag, size = varint(bytes(data[at : at + 10]), 0)
             at += size
             number, wire, value = tag >> 3, tag & 7, None

@@ -1,7 +1,8 @@
-"""Table of operators that QNN is known to compute wrong, and the search for them in a model. The model is not run.
+"""Table of operators that QNN is known to compute wrong, and the search for them in a model. The search does not
+run the model.
 
-The table is `known_wrong.json`; `python -m lab.sweep` measures it. A row matches a node only if all values in its
-condition are known: a shape that depends on the input never causes a warning. The module `conditions` evaluates
+The table is `known_wrong.json`; `python -m lab.sweep` measures its rows. A row matches a node only if all values in
+its condition are known: a shape that depends on the input never causes a warning. The module `conditions` evaluates
 conditions. The functions have no side effects and are thread-safe.
 """
 
@@ -86,7 +87,7 @@ class WrongOperator:
 
     @property
     def fails(self) -> bool:
-        """Whether the fault is an error of the session or of each run instead of a wrong result."""
+        """Whether the fault causes an error of the session or of each run, instead of a wrong result."""
         return "no session is made" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
@@ -189,7 +190,7 @@ def find_in_model(
     graph = read_model(source, sizes)
     if graph is None:
         return ()
-    # Fast path: without an operator of the table no shapes are needed.
+    # Fast path: shapes are needed only if the model contains an operator of the table.
     wanted = operators()
     if not any(op in wanted for op in graph.ops()):
         return ()
@@ -202,11 +203,11 @@ BRANCH_REWRITES: Final = ("shape-computations", "untaken-branches")
 
 
 def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
-    """Add the position to a match. Drop the fix if no rewrite reaches the position because it is outside of the
-    main graph."""
+    """Add the node's position to a match. Remove the fix if the node is in a branch or function that no rewrite can
+    reach."""
     if not entry.inside:
         return dataclasses.replace(found, top=entry.top)
-    # The name of an inner node begins with a prefix that the index adds.
+    # Use the node's name in the file: the index adds a prefix to the name of a node in a branch or function.
     node = entry.name or found.node.partition("/")[2]
     found = dataclasses.replace(found, node=node, inside=entry.inside, top=entry.top)
     if entry.always_taken and found.fault.rewrite:
@@ -300,9 +301,10 @@ def computes_on_htp(spec: SessionSpec) -> bool:
 
 
 def arch_of(soc_model: str | None, htp_arch: str | None = None, *, simulator: bool) -> int:
-    """Return the architecture for which a session computes: of its chip, else of this computer or the simulator.
+    """Return the architecture of the chip that a session's options set, else of this computer's chip or the
+    simulator's.
 
-    An unknown chip counts as the first architecture that computes in half floats.
+    For an unknown chip, return the first architecture that computes in float16.
     """
     if simulator:
         number = simulated_chip(soc_model, htp_arch)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SUFFIX: Final = ".qnnbridge.json"
 SCHEMA: Final = 1
-# Keys in `extra`: results of the comparison with the CPU by `prepare` and by `compile`.
+# Keys in `extra` under which `prepare` and `compile` record how the model's results compare with the CPU's.
 VERIFIED: Final = "verified"
 VALIDATION: Final = "validation"
 _LARGEST_BYTES: Final = 1024 * 1024
@@ -183,7 +183,8 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
     manifest.
 
     Raises:
-        ContextUnusable: the manifest is unreadable. It is not ignored, because only it may reveal a damaged binary.
+        ContextUnusable: the manifest is unreadable. The manifest is not ignored, because possibly only its hashes
+            reveal a damaged binary.
     """
     file = os.fsdecode(path)
     if not file.endswith(SUFFIX):
@@ -217,7 +218,7 @@ def read_manifest(path: str | os.PathLike[str]) -> CompiledManifest | None:
 
 def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
     manifest = read_document(CompiledManifest, document, "manifest")
-    # Accept upper case, because other tools print hashes in it.
+    # Accept upper case, because some tools print hashes in upper case.
     files = tuple(dataclasses.replace(record, sha256=record.sha256.lower()) for record in manifest.files)
     # The model's author chose each file name, so check all of them before opening a file.
     for record in files:

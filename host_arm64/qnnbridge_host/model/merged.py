@@ -1,8 +1,8 @@
 """Find patterns of operators that QNN merges or reorders so that the result changes.
 
-The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. A fault of ONNX
-Runtime itself (a vector between transposes) is included because it occurs only where QNN requests another layout.
-The functions are pure; they take a graph's index and raise one of `DOES_NOT_FOLLOW` if a size or value is unknown.
+The provider's `qnn_node_group` (onnxruntime-qnn 2.7) merges Gelu, Softmax and L2 normalization. The module includes
+a fault of ONNX Runtime itself (`parts_transposes`), because it occurs only where QNN requests another layout. The
+functions are pure; they take a graph's index and raise one of `DOES_NOT_FOLLOW` if a size or value is unknown.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def gelu_of(graph: GraphIndex, erf: GraphNode) -> Literal["", "gelu", "other", "
     """Return what QNN does with the operators around an Erf, which it may merge into a Gelu.
 
     Returns:
-        "" if nothing is merged; "gelu" for a Gelu; "other" for another function, for which QNN computes Gelu;
-        "shared" if a node outside reads a part of the Gelu, so QNN cannot compose the graph.
+        "" if QNN merges nothing; "gelu" for a Gelu; "other" if QNN computes Gelu for another function;
+        "shared" if a node outside of the Gelu reads an inner tensor, so QNN cannot compose the graph.
     """
     found = next(_products(graph, erf), None)
     if found is None:
@@ -93,7 +93,7 @@ def softmax_factor(graph: GraphIndex, softmax: GraphNode) -> float:
     if product is None or product.op != "Mul" or len(graph.readers(given.name)) != 1:
         raise Unknown
     left, right = product.given
-    # QNN checks the second operand first. It does not merge half floats.
+    # QNN looks for the number in the second operand first. It does not merge float16.
     number = right if right.shape == () else left
     if number.shape != () or not number.constant or number.type != "float" or not number.values:
         raise Unknown
@@ -116,15 +116,15 @@ def l2_offset(graph: GraphIndex, norm: GraphNode) -> float:
     return float(number.values[0])
 
 
-# Operators through which repeated rows reach one of `_READERS_OF_ROWS`. Sub and Relu are not included, because the
-# results with them were measured as right.
+# Operators that may lie between the Add or Mul of `repeats_rows` and one of `_READERS_OF_ROWS`. Sub and Relu are
+# not included, because the results with them were measured as right.
 _PASS_ROWS: Final = frozenset(("Add", "Mul", "MatMul", "Gelu", "Identity", "Reshape", "Transpose"))
 _READERS_OF_ROWS: Final = frozenset(("LayerNormalization", "RMSNormalization", "Sigmoid"))
 _MOST_STEPS: Final = 3
 
 
 def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether QNN reads wrong rows of an operand that a sum or product broadcasts along dimension -3.
+    """Return whether QNN reads the wrong rows of an operand that an Add or Mul broadcasts along dimension -3.
 
     Raises:
         Unknown: a size is not known.
@@ -154,17 +154,18 @@ def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
 
 # Operators that only change the shape. QNN has one operator for all of them, and ONNX Runtime removes an Identity.
 _RESHAPES: Final = frozenset(("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity"))
-# If one of these operators follows the merged operators, QNN finalizes the graph, but its results are wrong.
+# If one of these operators reads the result of a MatMul whose reshapes QNN dropped, QNN finalizes the graph, but
+# computes wrong results.
 _MERGED_BEHIND: Final = frozenset(("Relu", "Sigmoid", "Tanh"))
-# Maximum number of dimensions with which wrong results were measured.
+# Maximum rank of the tensor before the reshapes: wrong results were measured up to this rank.
 _MOST_MERGED: Final = 4
 
 
 def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong", "fails"]:
     """Return what QNN does to a MatMul by a constant matrix between reshapes.
 
-    If the reshapes and the product together change only the last size of a tensor, QNN drops the reshapes, although
-    the matrix does not fit the last size without them.
+    If the reshapes and the product together change only the last dimension of a tensor, QNN drops the reshapes. The
+    number of rows of the matrix then differs from the size of the tensor's last dimension.
 
     Returns:
         "" if the result is right; "wrong" if it is wrong; "fails" if the graph cannot be finalized.
@@ -217,10 +218,10 @@ def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Liter
 
 
 def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
-    """Return whether reshapes alone connect a product of half floats to an input and an output of the model.
+    """Return whether only reshapes are between a float16 product and an input and an output of the model.
 
-    QNN drops the reshapes and computes wrong results if the input has four dimensions, which are merged in pairs
-    for the product, and the output has the first two of them again.
+    QNN drops the reshapes and computes wrong results if the input (a, b, c, d) is reshaped to (a*b, c*d) for the
+    product, and the output is (a, b, n) or (a, b, c, d).
     """
     source = product.given[0]
     while (maker := graph.origin(source.name)) is not None and maker.op in _RESHAPES:
@@ -274,10 +275,10 @@ _ROUNDS: Final = frozenset(("Cast", "Ceil", "Floor", "Round"))
 
 
 def may_be_negative(graph: GraphIndex, node: GraphNode, number: int) -> bool:
-    """Return whether integers of an input come from a Cast of floats, a Neg, a Sub or a negative constant.
+    """Return whether a Cast of floats, a Neg, a Sub or a negative constant may make integers of an input negative.
 
-    In between may be sums, products, Where, and operators that only move values. Integer inputs of the model are
-    usually masks and indices; they count as not negative.
+    On the way to the input, the integers may pass through sums, products, Where, and operators that only move
+    values. Integer inputs of the model are usually masks and indices; they count as not negative.
     """
     waiting = [node.given[number]]
     for _ in range(_MOST_BETWEEN):
@@ -362,8 +363,9 @@ Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Me
 Where Xor
 """
 _ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
-# In front of the vector a Transpose also moves past a Reshape, because consecutive Reshapes are merged. Behind the
-# vector it also moves past a Gather since ONNX Runtime 1.28.
+# ONNX Runtime moves a Transpose past these operators before and after a Reshape to a vector. Before the vector a
+# Transpose also moves past a Reshape, because consecutive Reshapes are merged; after the vector it also moves past
+# a Gather (since ONNX Runtime 1.28).
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
 # Maximum number of nodes that are visited in each direction.
@@ -371,11 +373,11 @@ _MOST_BETWEEN: Final = 64
 
 
 def parts_transposes(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether a node is between two transposes, separated from them only by operators that ONNX Runtime
-    moves a Transpose past.
+    """Return whether there is a Transpose before and one after a node, and ONNX Runtime can move both up to the
+    node.
 
-    A Reshape to a vector at this position ends the process: the layout optimizer treats the vector as a tensor with
-    the dimensions of the Transpose (ONNX Runtime 1.24 to 1.32).
+    A Reshape to a vector at this position crashes the process: the layout optimizer treats the vector as a tensor
+    with the rank of the Transpose (ONNX Runtime 1.24 to 1.32).
     """
 
     def readers(one: GraphNode) -> list[GraphNode]:
@@ -391,7 +393,7 @@ _INT64: Final = 7
 _MOST_CURED: Final = 4
 _PASSED_BY_TRANSPOSES: Final = frozenset({"Identity", "Squeeze", "Unsqueeze"})
 _INT64_MAKERS: Final = _PASSED_BY_TRANSPOSES | {"ArgMax", "ArgMin", "Cast", "Transpose"}
-# Minimum rank: a result of lower rank keeps its layout after a Conv, even if ONNX Runtime requests another layout.
+# Minimum rank of an affected output: after a Conv, an output of lower rank keeps its layout.
 _FEWEST_MOVED: Final = 3
 
 
@@ -399,9 +401,10 @@ def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
     """Return whether an int64 output of the model comes from a Transpose of the model or one that ONNX Runtime
     inserts.
 
-    QNN computes 64-bit integers in 32 bits, and the provider does not treat such an output as a 64-bit one.
+    QNN computes int64 in 32 bits. The provider ignores this for such an output, so each run fails because the sizes
+    differ.
     """
-    # For an output with five dimensions the rewrite, a Flatten before the output, does not prevent the crash.
+    # Ignore an output with five dimensions: the rewrite (a Flatten before the output) does not prevent its crash.
     if graph.readers(node.made[0].name) or len(sizes_of(node.made[0])) > _MOST_CURED:
         return False
     # Follow the tensor backwards through the operators that ONNX Runtime moves a Transpose past.
@@ -462,7 +465,8 @@ def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", 
     A tensor between two operators that QNN supports does not cause a fault.
 
     Returns:
-        "output" if such an output ends the process; "input" if the graph cannot be finalized; else "".
+        "output" if such a result leaves QNN's graph, which crashes the process; "input" if such an input enters
+            QNN's graph, so that the graph cannot be finalized; else "".
     """
     # Fast path for nearly all nodes.
     if not any(tensor.type == "int64" and tensor.rank == _WIDE for tensor in (*node.given, *node.made)):
@@ -534,8 +538,7 @@ def _other(node: GraphNode, operand: GraphNode) -> GraphTensor:
 
 def _is_number(tensor: GraphTensor, number: float) -> bool:
     """Return whether a tensor is a constant whose values all equal the number, within `_CLOSE`."""
-    # The values of a large constant are not in the index, so it does not count as this number. Exporters write a
-    # scalar.
+    # Return False for a large constant, because the index does not contain its values. Exporters write a scalar.
     values = tensor.values if tensor.constant else None
     return bool(values) and all(abs(float(value) / number - 1) < _CLOSE for value in values or ())
 

@@ -1,11 +1,11 @@
 """Options of a genai_config.json that load native code, write files, or read models of other folders.
 
-The author of the model writes the config of a folder for generation. ONNX Runtime loads each library and writes
-each file in the config, with the rights of the user. Such options are refused unless the caller has allowed them by
-name. Changes that the caller makes to the config (`qnnbridge.genai.Config`) are not checked.
+The author of the model writes the config of a folder for generation. ONNX Runtime loads the libraries and writes
+the files that the config lists, with the rights of the user. Such options are refused unless the caller has allowed
+them by name. Changes that the caller makes to the config (`qnnbridge.genai.Config`) are not checked.
 
 The config is parsed as onnxruntime-genai parses it: if a key occurs twice in an object, onnxruntime-genai uses both
-values, while Python's JSON parser keeps the last one only. No native code is loaded here. The functions have no
+values, while Python's JSON parser keeps the last one only. The module loads no native code. The functions have no
 side effects and are thread-safe.
 """
 

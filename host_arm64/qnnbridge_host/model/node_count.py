@@ -4,8 +4,8 @@ A node in the file is a node of the main graph or of a graph inside of an If, Lo
 that the model defines counts as the nodes of the function's body, which is what ONNX Runtime runs. Constant nodes
 count.
 
-A session reports different numbers, because it counts the nodes after optimisation (`Placement`). ONNX Runtime
-computes nodes beforehand, merges some and inserts others before it assigns them to providers.
+A session reports different numbers (`Placement`), because it counts the nodes after optimisation: ONNX Runtime
+folds constant nodes, merges nodes and inserts others before it assigns nodes to providers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def operator_of(op_type: str, domain: str) -> Operator:
     return "" if domain in ONNX_DOMAINS else domain, op_type
 
 
-# Maximum of the counts: functions that call each other twice, a thousand deep, exceed the exact integers of JSON.
+# Maximum count, the largest integer that all JSON readers represent exactly. A chain of a thousand functions, each
+# of which calls the next twice, exceeds it.
 _MOST = 2**53
 
 
@@ -43,8 +44,8 @@ def written_out(
         entered: set[Operator] = set()
         while waiting:
             current = waiting[-1]
-            # Count the inner call of a recursive function as a node: such a function has no end, and no runtime
-            # accepts it.
+            # Count the inner call of a recursive function as one node, so that counting ends. No runtime accepts
+            # such a function.
             called = [] if current in entered else [one for one in functions[current] if one in functions]
             entered.add(current)
             missing = [one for one in called if one not in bodies and one not in entered]

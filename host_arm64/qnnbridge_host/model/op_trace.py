@@ -1,4 +1,4 @@
-"""Read the trace file of onnxruntime-qnn (2.4 and later): placement of each node, and why QNN refused some."""
+"""Read the trace file of onnxruntime-qnn (2.4 and later): where each node is placed, and why QNN refused a node."""
 
 from __future__ import annotations
 

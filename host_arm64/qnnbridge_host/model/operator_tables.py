@@ -24,8 +24,8 @@ REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "Asin": "",
 }
 
-# Operators that end the process if one of these inputs (frame_step and frame_length) is not a constant: SIGSEGV at
-# the creation of the session with onnxruntime-qnn 2.7.
+# Operators that crash the process if one of these inputs (frame_step and frame_length) is not a constant: SIGSEGV
+# when the session is created with onnxruntime-qnn 2.7.
 CRASHES: Final[Mapping[str, tuple[int, ...]]] = {"STFT": (1, 3)}
 
 # Operators that chips before V73 lack for float: QNN fails with error 1002 when it finalizes the graph.
@@ -41,7 +41,7 @@ NEEDS_V73: Final = frozenset(
 FIRST_FLOAT_ARCH: Final = 73
 # QNN refused every operator that was tried with 6 or 7 dimensions (error 3110).
 MOST_DIMENSIONS: Final = 5
-# Newest ONNX Runtime that was tried, and the newest model versions that it loads.
+# Newest ONNX Runtime that was tested, and the newest opset and IR version that it loads.
 NEWEST_ORT: Final = "1.32"
 NEWEST_OPSET: Final = 28
 NEWEST_IR_VERSION: Final = 14
@@ -99,8 +99,8 @@ FAILS_BEYOND: Final[Mapping[str, int]] = {
     "GroupNormalization": 4,
 }
 
-# Operators that ONNX Runtime transforms for QNN before QNN refuses the type; the CPU cannot run the transformed
-# operators. The error message contains NHWC. The session fails even if it allows the CPU.
+# ONNX Runtime converts these operators to the NHWC layout for QNN before QNN refuses the type; the CPU cannot run
+# the converted operators. So the session fails even if it allows the CPU, with NHWC in the error message.
 FAILS_UNLESS_FLOAT: Final = frozenset({"DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "MaxPool"})
 
 LEAST_DIMENSIONS: Final[Mapping[str, int]] = {"GlobalAveragePool": 3, "Pad": 1, "Tile": 1}
@@ -261,8 +261,8 @@ def _as_qnn_has_it(element: str) -> str:
 
 
 def refused_at_the_end(node: GraphNode, outputs: Container[str]) -> bool:
-    """Return whether a Cast to an int64 output of the model has a source type from which QNN casts only inside of a
-    graph."""
+    """Return whether QNN refuses a Cast to int64 because its result is an output of the model. This depends on the
+    source type."""
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or made.type != "int64" or made.name not in outputs:
         return False

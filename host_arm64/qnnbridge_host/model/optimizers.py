@@ -15,7 +15,8 @@ from qnnbridge_protocol.records import NamedTuple
 # The optimization level as a session option and as a config entry; its values are the constants `LEVEL_*` below.
 OPTIMIZATION_LEVEL: Final = "graph_optimization_level"
 LEVEL_ENTRY: Final = "session.graph_optimization_level"
-# Config entry; with "0" the optimizers are not tested, for example for parts of a model that was tested as a whole.
+# Config entry; "0" skips the test of the optimizers, for example for parts of a model if the whole model was
+# tested.
 PROVE_ENTRY: Final = "qnnbridge.prove_optimizers"
 LEVEL_OFF: Final = 0
 LEVEL_BASIC: Final = 1
@@ -23,9 +24,9 @@ LEVEL_EXTENDED: Final = 2
 LEVEL_ALL: Final = 99
 
 # Optimizers with the smallest benefit come first, because the search returns the first set that helps.
-# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are missing, because QNN's provider needs them. Of
-# 7,862 small graphs (onnxruntime 1.32) level 1 changed the results of 126 and broke 33. The cause was one of the
-# first three, or TransposeOptimizer if DequantizeLinear reads int32.
+# FreeDimensionOverrideTransformer and EnsureUniqueDQForNodeUnit are not listed, because QNN's provider needs them.
+# In a test of 7,862 small graphs (onnxruntime 1.32), level 1 changed the results of 126 graphs and made 33 fail.
+# The cause was one of the first three optimizers, or TransposeOptimizer if DequantizeLinear reads int32.
 BASIC_OPTIMIZERS: Final = (
     *("DoubleQDQPairsRemover", "DivMulFusion", "QDQPropagationTransformer", "NotWhereFusion"),
     *("GemmSumFusion", "GemmTransposeFusion", "LabelEncoderFusion"),
@@ -38,8 +39,8 @@ BASIC_OPTIMIZERS: Final = (
     *("CommonSubexpressionElimination", "EliminateIdentity", "TransposeOptimizer"),
     *("ConstantFoldingDQ", "ConstantFolding", "Level1_RuleBasedTransformer"),
 )
-# Optimizers of nodes on the CPU. Of the 7,862 graphs these changed 212 (LayerNormalization, 8-bit inputs) and broke
-# 36.
+# Optimizers of higher levels, for nodes on the CPU. In the same test they changed the results of 212 graphs
+# (LayerNormalization, 8-bit inputs) and made 36 fail.
 FURTHER_OPTIMIZERS: Final = (
     *("LayerNormFusionL2", "SimplifiedLayerNormFusion", "QDQSelectorActionTransformer"),
     *("QDQS8ToU8Transformer", "GeluFusionL2", "FastGeluFusion", "QuickGeluFusion", "BiasGeluFusion"),
@@ -54,9 +55,9 @@ FURTHER_OPTIMIZERS: Final = (
     *("QDQFinalCleanupTransformer", "Avx2WeightS8ToU8Transformer", "NchwcTransformer"),
     *("NhwcTransformer", "Level2_RuleBasedTransformer"),
 )
-# Operators that QNN computes, and that ONNX Runtime's CPU kernels compute inexactly on x86 processors without VNNI:
-# the kernels add two 8-bit products in 16 bits, so larger sums saturate. The kernels for unsigned weights are
-# exact. The optimizer below, of level 2, converts signed constant weights to unsigned weights where this is
+# Operators that QNN supports, and whose CPU kernels in ONNX Runtime are inexact on x86 processors without VNNI: the
+# kernels add two 8-bit products in 16 bits, where larger sums saturate. The kernels for unsigned weights are exact;
+# the optimizer `_UNSIGNED_WEIGHTS` (level 2) converts signed constant weights to unsigned weights where this is
 # necessary.
 _SATURATING: Final = frozenset(("MatMulInteger", "QLinearConv", "QLinearMatMul"))
 _UNSIGNED_WEIGHTS: Final = "Avx2WeightS8ToU8Transformer"

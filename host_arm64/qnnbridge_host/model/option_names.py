@@ -1,4 +1,5 @@
-"""Table of provider options: the first release of onnxruntime-qnn that supports each option, by system.
+"""Table of provider options: the first release of onnxruntime-qnn that supports each option, on Windows and on
+Linux.
 
 The data is `option_names.json` next to this file; ``python -m scripts.makers.option_names`` creates it from the
 wheels. The provider library of a release contains each supported option as a string. All data is immutable, and all
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
 
 Release = tuple[int, int]
 
-# Compilers for Linux store the first 16 bytes of a string as one constant and the rest in the code. So shorter
-# strings may be missing even if the library supports the option.
+# Compilers for Linux store the first 16 bytes of a string as one constant and the rest in the code. Shorter strings
+# may be only in the code, so a library may support an option without containing its name.
 WHOLE_BYTES: Final = 16
 
 _PART_OF_A_NAME: Final = re.compile(rb"[\w.]")

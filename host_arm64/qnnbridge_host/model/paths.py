@@ -3,8 +3,8 @@
 A path must stay in the model's own folder by the rules of both Windows and POSIX: a model that one system refuses
 must not load on the other. QNN's own check is weaker, because a drive-relative or root-relative path passes. It is
 stricter about two dots, which QNN refuses even inside of a file name. On Windows QNN opens a context binary by a
-path in the system's code page; a path with other characters ends the process (0xC0000409, seen with 2.7.0). In this
-case the folder's short name is used instead.
+path in the system's code page; QNN crashes if the path contains other characters (0xC0000409, seen with 2.7.0). In
+this case the folder's short name is used.
 
 The module also explains why a folder cannot be written to, from the state of the disk and from ONNX Runtime's error
 message. All functions are thread-safe.
@@ -67,7 +67,7 @@ def leaves_folder(folder: str, path: str, model: str | None = None) -> str | Non
             store all files in one folder and link to them.
     """
     real = os.path.realpath(os.path.join(folder, path))
-    # Also resolve the folder itself, because a link in its own path does not lead out of it.
+    # Also resolve links in the folder's own path: otherwise all files of a linked folder would count as outside.
     homes = {os.path.realpath(folder)} | ({os.path.dirname(os.path.realpath(model))} if model else set())
     for home in homes:
         try:
@@ -106,7 +106,7 @@ def native_path(path: str | os.PathLike[str]) -> str:
 
 def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     """Open a regular file for reading. Raise `OSError` for a pipe, a device or a folder."""
-    # Named pipes of Windows have a separate namespace; no folder contains one.
+    # A folder on Windows cannot contain a named pipe, because named pipes have a separate namespace.
     if sys.platform == "win32":
         return io.FileIO(path)
     # Without O_NONBLOCK, opening a named pipe would wait for a writer.
@@ -122,7 +122,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
 
 # --- errors of a folder that cannot be written to --------------------------------------------------------
 
-# With less free space than this the disk counts as full. ONNX Runtime does not report the reason.
+# ONNX Runtime does not report why a write failed. If less space than this is free, report a full disk.
 LITTLE_BYTES: Final = 16 * 1024 * 1024
 
 # The numbers are ENOSPC, EFBIG, EROFS, EACCES and EDQUOT of Linux.
@@ -144,7 +144,7 @@ def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
 
 
 def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
-    """Replace the hidden `folder` in the error by `target`, the folder that the caller gave."""
+    """Replace the temporary `folder` in the error by `target`, the folder that the caller gave."""
     error.message = error.message.replace(folder, target)
     error.evidence = tuple(line.replace(folder, target) for line in error.evidence)
     error.args = (error.message,)

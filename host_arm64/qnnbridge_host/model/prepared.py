@@ -2,13 +2,13 @@
 ONNX Runtime.
 
 A prepared folder contains a compiled model for each chip, for each bucket if it has buckets, and the model before
-its compilation. `choose` returns the compiled model that can run on the host, judged offline as `qnnbridge inspect`
-judges it, and the reason. If no compiled model can run, it returns the model before its compilation, unless the
-session forbids compiling.
+its compilation. `choose` makes the offline checks of `qnnbridge inspect`, and returns the compiled model that can
+run on the host, and the reason. If no compiled model can run, it returns the model before its compilation, unless
+the session forbids compiling.
 
 Compiled models are judged in the order of their chips: the host's own chip first. The first model with the verdict
-`ok` is chosen, so the remaining ones are neither hashed nor judged. A damaged compiled model among the judged ones
-raises an error: skipping it would silently make the session slower.
+`ok` is chosen, so the remaining ones are neither hashed nor judged. If a compiled model that it judges is damaged,
+`choose` raises an error: skipping the model would silently make the session slower.
 
 ONNX Runtime's own reader (1.32 and later) reads a model package; it resolves the paths and refuses unknown fields.
 A folder written by `prepare --package` is a prepared folder and a model package: its `manifest.json` is the
@@ -135,7 +135,7 @@ def read_folder(folder: str) -> FolderManifest | None:
             document = (document.get("additional_metadata") or {}).get(METADATA_KEY)
             if document is None:
                 return None
-        # Check the contents, because many programs write a file with this name.
+        # Check for a key of `qnnbridge prepare`, because many programs write a file named manifest.json.
         if not isinstance(document, dict) or "source_sha256" not in document:
             raise InvalidProtobuf(
                 f"{folder} is a folder, not a model.",
@@ -357,7 +357,7 @@ def _judged(
     if not variant.compiled:
         return f"{variant.label}: not compiled ({variant.problem})"
     path = os.path.join(prepared.folder, variant.compiled)
-    # The folders of other chips may be missing from the copy.
+    # Skip a missing folder of another chip: the user may have copied only the folder for one chip.
     if variant.soc_model != host.soc_model and not os.path.lexists(os.path.dirname(path)):
         return f"{variant.label}: not in this folder"
     _check_files(prepared, variant.compiled, hash_of)

@@ -31,13 +31,14 @@ MAX_KEPT_BYTES: Final = 4096
 MAX_KEPT_VALUES: Final = 4096
 # Protobuf's own default limit on nested messages.
 _MAX_DEPTH: Final = 100
-# Maximum number of fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message, any file takes at most
-# half a minute. Half a million nodes with three attributes each and the types of their results take 60 million.
+# Maximum number of fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message, reading any file takes
+# at most half a minute. A model of half a million nodes, each with three attributes and typed results, has 60
+# million fields.
 MOST_FIELDS: Final = 2**26
 _MESSAGE_COST: Final = 8
-# After this many equal tags, a regular expression skips the rest of a list of numbers that is not wanted, at 100 MB
-# per second (a forest of decision trees has 100 million numbers). These bytes count as one field per 64 bytes, so
-# that 2 GiB use half of `MOST_FIELDS`.
+# After this many equal tags, a regular expression skips the rest of an unwanted list of numbers at 100 MB per
+# second (a forest of decision trees has 100 million numbers). Every 64 skipped bytes count as one field, so that 2
+# GiB use half of `MOST_FIELDS`.
 _RUN_FIELDS: Final = 64
 _RUN_BYTES_A_FIELD: Final = 64
 
@@ -128,7 +129,8 @@ class Message:
 
     def text(self, number: int) -> str | None:
         """Return a field as a string; ``None`` if the field is absent or too long."""
-        # Bytes that are not UTF-8 become lone surrogates, as in `os.fsdecode`; `check_travels` refuses such a path.
+        # Decode bytes that are not UTF-8 as lone surrogates, like `os.fsdecode`. `check_travels` later refuses a
+        # path with surrogates.
         value = self.values.get(number)
         return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else None
 
@@ -168,9 +170,9 @@ class FieldVisitor(Protocol):
 # State of the walk: `window` contains the bytes of the file from `base` on, and `at` is an offset into it. Skipping
 # a value only increases `at`. If `at` passes the end of the window, the next window begins after the value, so
 # skipped bytes are never read. `top` is the innermost open message and `parent` the message around it: these links
-# are the stack, so deep nesting costs a counter instead of recursion. Protobuf does not mark the end of a message;
-# it follows from the length in front of it. Every length is compared with the end of the enclosing message, so a
-# wrong length cannot lead out of the parent or past the end of the file.
+# replace a call stack, so the walk needs no recursion and limits the depth with a counter. Protobuf does not mark
+# the end of a message, but writes its length before it. Every length is compared with the end of the enclosing
+# message, so a wrong length cannot lead out of the parent or past the end of the file.
 def walk(
     file: BinaryIO,
     size: int,
@@ -344,7 +346,8 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
             if byte < 0x80:
                 return value, at + 1
             shift += 7
-    # The data ends inside of the number. In a walk this is the end of the file, because windows are read early.
+    # The data ends inside of the number. In a walk this can only be the end of the file, because `walk` reads the
+    # next window before a number could be cut.
     except IndexError:
         pass
     raise Garbage
@@ -443,7 +446,8 @@ _TYPE, _SHAPE, _DIMENSIONS = "type", "shape", "dimensions"
 
 
 def close_type(message: Message) -> None:
-    """Pass the result of a completed message inside of a type to its parent."""
+    """Store the result of a completed message, which describes part of a type, in the notes of the enclosing
+    message."""
     parent = message.parent
     if parent is None:
         return
@@ -459,7 +463,7 @@ def close_type(message: Message) -> None:
     elif kind is SHAPE:
         sizes = message.notes.get(_DIMENSIONS)
         parent.notes[_SHAPE] = tuple(sizes) if isinstance(sizes, list) else ()
-    # A TypeProto only contains another type, so pass on the notes of that type.
+    # A TypeProto only contains one other type, so copy the notes of that type to the enclosing message.
     elif kind is TYPE:
         parent.notes |= message.notes
     else:

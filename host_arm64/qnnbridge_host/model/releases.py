@@ -1,9 +1,9 @@
 """Version table with the contents of every onnxruntime-qnn wheel, and comparison of versions.
 
 The data is `releases.json` next to this file. ``python -m scripts.makers.releases`` creates and checks it from the
-wheels; it is never edited by hand. Package versions follow PEP 440, as far as onnxruntime and onnxruntime-qnn use
-it: numbers, ``rc``, ``post`` and ``dev``. They are parsed here because the base install has no library for that.
-Everything is immutable and can be used from any thread.
+wheels; it is never edited by hand. Package versions follow the part of PEP 440 that onnxruntime and onnxruntime-qnn
+use: numbers, ``rc``, ``post`` and ``dev``. This module parses them, because the base install contains no library
+for versions. Everything is immutable and can be used from any thread.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _meets(key: Key, clause: str) -> bool:
 # Relation of a version to a table. "unlisted": between two versions of the table, as a development build may be.
 # "unreadable": the text is not a version.
 Standing = Literal["listed", "newer", "older", "unlisted", "unreadable"]
-# Relations for which the table allows no conclusion about the version.
+# If a version has one of these relations to the table, the table does not show the version's properties.
 AFTER_THE_TABLE: Final[frozenset[Standing]] = frozenset(("newer", "unreadable"))
 STANDING_WORDS: Final[Mapping[Standing, str]] = {
     "listed": "in this table",
@@ -112,7 +112,7 @@ def standing(version: str, table: Iterable[str]) -> Standing:
     """Return how a version relates to the versions in a table. A local version ("2.7.0+site") counts as its
     release.
 
-    A development build or a candidate of a release after the table is newer.
+    The result is "newer" for a development build or release candidate of a version that is newer than the table.
     """
     known = sorted(map(version_key, table))
     try:
@@ -136,7 +136,8 @@ class Wheel:
     """A wheel in the package index.
 
     python: the interpreter tag, such as "cp313". requires: packages that pip installs with the wheel.
-    own_libraries: machine types, by path, of libraries that the release's wheels for other Pythons do not contain.
+    own_libraries: machine type by path, for libraries that are not in the release's wheels for other Python
+    versions.
     """
 
     file: str
@@ -157,8 +158,9 @@ class LibrarySet:
 
     folder: path inside of the wheel. qnn_sdk: the build, as in "2.51.0.260929181845". core_api, backend_api: API
     versions that QnnHtp reports ("2.40.0", "5.51.0"); ``None`` if the file does not contain them. stubs, skels,
-    catalogs: Hexagon versions for which the folder has such a file. backends: "htp", "gpu", "cpu" ... machines:
-    machine type by file name, with the same names as in `qnnbridge._launch.executable_machine`, and "ARM64X".
+    catalogs: Hexagon versions for which the folder contains a stub, a skel or a catalog. backends: "htp", "gpu",
+    "cpu" ... machines: machine type by file name, with the same names as in `qnnbridge._launch.executable_machine`,
+    and "ARM64X".
     """
 
     folder: str
@@ -169,7 +171,7 @@ class LibrarySet:
     skels: tuple[int, ...]
     catalogs: tuple[int, ...]
     backends: tuple[str, ...]
-    # Omit this field, because a dict has no hash; the other fields identify the record.
+    # Exclude this field from the hash, because a dict has none; the other fields identify the record.
     machines: dict[str, str] = dataclasses.field(hash=False)
 
     @property
@@ -187,10 +189,10 @@ class LibrarySet:
 class Release:
     """A version for one platform, with the data that all its wheels share.
 
-    platform: the wheel's platform tag, as in "win_arm64" or "manylinux_2_35_x86_64". ort_requirement: the
-    onnxruntime that it needs ("==1.23.2" for 1.x, which contains it; ">=1.24.2" for 2.x, from its metadata).
-    library_sets: several in win_amd64 wheels that serve both x64 PCs and Arm machines; none in the oldest wheels,
-    which rely on an installed SDK. machines: machine types of the libraries outside of the sets.
+    platform: the wheel's platform tag, as in "win_arm64" or "manylinux_2_35_x86_64". ort_requirement: the version
+    of onnxruntime that the release needs ("==1.23.2" for 1.x, whose wheels contain onnxruntime; ">=1.24.2" for 2.x,
+    from the metadata). library_sets: several in win_amd64 wheels that serve both x64 PCs and Arm machines; none in
+    the oldest wheels, which rely on an installed SDK. machines: machine types of the libraries that are in no set.
     """
 
     version: str

@@ -48,7 +48,7 @@ def scan_model(
         return _scan(io.BytesIO(source), len(source), None, count_nodes)
     path = os.fsdecode(source)
     try:
-        # On Windows opening a folder fails with "permission denied".
+        # Check first: on Windows opening a folder fails with "permission denied", which would be misleading.
         if os.path.isdir(path):
             raise InvalidProtobuf(f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in it.")
         with open_regular(path) as file:
@@ -229,8 +229,8 @@ def lacking_weights(path: str) -> list[str]:
 
 # --- compiled models -------------------------------------------------------------------------------------
 # A compiled model (EPContext) contains no weights that a tool could read, only an opaque context binary. ONNX
-# Runtime and the quantizer detect that late, and fail with NOT_IMPLEMENTED or worse. Every command that works on a
-# model's graph or weights calls `refuse_compiled` first.
+# Runtime and the quantizer detect a compiled model late, and fail with NOT_IMPLEMENTED or an unrelated error. Every
+# command that works on a model's graph or weights calls `refuse_compiled` first.
 
 Level = Literal["ok", "recompile recommended", "cannot run here"]
 

@@ -58,8 +58,8 @@ class FileStamp(NamedTuple):
 
     @property
     def settled(self) -> bool:
-        """Whether the last change was so long before the stamp that the time of any later change differs. False for
-        times in the future."""
+        """Whether the file was unchanged for so long before the stamp that any later change has a different time.
+        False for times in the future."""
         return max(self.modified_ns, self.changed_ns) + RESTED_NS < self.taken_ns
 
     def proves(self, now: FileStamp) -> bool:
@@ -161,8 +161,8 @@ class KnownFile(NamedTuple):
     def changed(self) -> bool:
         """Return whether the file has changed since it was hashed.
 
-        Hash it again if its stamp is not `settled`, or if only the time of change differs, which a new link causes
-        too.
+        Hash it again if its stamp is not `settled`, or if only its change time (ctime) differs, because creating a
+        hard link changes this time too.
 
         Raises:
             OSError: the file cannot be read.
@@ -182,18 +182,18 @@ class KnownFile(NamedTuple):
 
 # Native code opens a model's files by path some time after they were hashed, and no lock prevents other programs
 # from writing to them meanwhile. So a caller takes `stamps` before native code reads, calls `check_unchanged`
-# afterwards, and takes the stamps again. If both are equal, native code read the hashed contents. A file that was
-# only touched has the same hash in `check_unchanged`, but different stamps: a program may have changed the contents
-# and restored them. Then the caller repeats the read several times, and finally raises `never_rests`.
+# afterwards, and takes the stamps again. If the stamps are equal, native code read the hashed contents. If they
+# differ although `check_unchanged` finds the same hash, a program may have changed the contents and restored them.
+# Then the caller repeats the read several times, and finally raises `never_rests`.
 class ModelSource(NamedTuple):
     """A model as the application gave it.
 
     path: absolute, or ``None`` for a model given as bytes, which are kept for a restart of the host. fingerprint:
-    SHA-256 in hex of the model's bytes; if it has more files, of all their hashes. known: the model file (unless
-    the model was given as bytes), then the other files to which it refers. scan: the model's contents, without a
-    count of its nodes; ``None`` if it is not recognised as an ONNX model. binary: absolute path of the context
-    binary, if the model was built for a bare binary (`qnnbridge_host.wrap`). shown: label of the original if this
-    model is a copy, else "".
+    SHA-256 in hex of the model's bytes or, if the model has several files, of the hashes of all files. known: the
+    model file (unless the model was given as bytes), then the other files to which it refers. scan: the model's
+    contents, without a count of its nodes; ``None`` if it is not recognised as an ONNX model. binary: absolute path
+    of the context binary, if the model was built for a bare binary (`qnnbridge_host.wrap`). shown: label of the
+    original if this model is a copy, else "".
     """
 
     path: str | None
@@ -247,8 +247,8 @@ class ModelSource(NamedTuple):
     def stamps(self) -> tuple[FileStamp | None, ...]:
         """Return the current stamps of the model's files.
 
-        Equal stamps prove that no program wrote to a file in between, because the time of change cannot be set
-        back. A new link to a file changes its stamp too.
+        If two calls return equal stamps, no program wrote to a file between the calls, because programs cannot set
+        the change time (ctime) back. A new hard link to a file changes its stamp too.
         """
         found: list[FileStamp | None] = []
         for file in self.known:
@@ -299,7 +299,7 @@ class ModelSource(NamedTuple):
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
-            # This is ONNX Runtime's message.
+            # ONNX Runtime raises the same message.
             raise TypeError(f"Unable to load from type '{type(path_or_bytes)}'")
         given = os.fsdecode(path_or_bytes)
         path = absolute_model_path(path_or_bytes)
@@ -330,8 +330,8 @@ def open_again(
         files: path, size and date of each file at that time (`ModelIdentity.files`).
 
     Raises:
-        ModelChanged: a file differs from the file from which the session was created. A file that was missing then
-            is not needed.
+        ModelChanged: a file differs from the file from which the session was created. Files that did not exist at
+            that time are ignored.
     """
     try:
         source = ModelSource.open(path_or_bytes, folder, memo)
@@ -346,8 +346,8 @@ def open_again(
     if source.fingerprint == fingerprint:
         return source
     then = {str(path): (size, date) for path, size, date in files}
-    # A file that was missing counted as `MISSING` in the fingerprint, and may exist now. With `MISSING` instead of
-    # its new hash, an otherwise unchanged model has the old fingerprint.
+    # If a file did not exist when the session was created, the fingerprint contains `MISSING` for it. Use `MISSING`
+    # again even if the file exists now, so that the fingerprints can be compared.
     needed = [file if file.path in then else file._replace(sha256=MISSING) for file in source.known]
     if source.path is None:
         own, beside = _hash(source.data or b""), tuple(needed)
@@ -363,8 +363,7 @@ def open_again(
     touched = [
         file.path
         for file in source.known
-        # A file that was missing at first is not the cause: with `MISSING` inserted above, the fingerprint still
-        # differs.
+        # Skip a file that did not exist when the session was created: it was ignored above, so it is not the cause.
         if file.stamp is not None
         and file.path in then
         and then[file.path] != (file.stamp.size, file.stamp.modified_ns)
@@ -398,10 +397,10 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     try:
         return scan_open(file, path=path)
     except InvalidProtobuf as error:
-        limited = error.details.get("limit")  # absent for a file of another type
+        limited = error.details.get("limit")  # absent for a file that is not an ONNX model
         if limited:
             raise
-        # If the model has a manifest, the checks before a session report the damage better.
+        # If the model has a manifest, do not raise here: the checks before a session report which file is damaged.
         if limited is None or (path is not None and os.path.exists(os.path.splitext(path)[0] + MANIFEST_SUFFIX)):
             return None
         failed = "Failed to load model because protobuf parsing failed."

@@ -142,7 +142,8 @@ def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None)
     pads = list(attributes.get("pads") or [0] * 2 * dims)
     auto = attributes.get("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
-        # For a pooling, ONNX Runtime treats dilations differently from the ONNX specification.
+        # With auto_pad SAME, ONNX Runtime treats the dilations of a pooling differently from the ONNX
+        # specification.
         if weights is None and max(dilations) > 1:
             raise Unknown
         wanted = [
@@ -173,8 +174,8 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
     found = []
     for size, kernel, step, dilation, before, after in zip(*window.values(), strict=True):
         room = size + before + after - (kernel - 1) * dilation - 1
-        # If the input is smaller than one window, ONNX Runtime refuses the model, or computes a result that ONNX
-        # does not define.
+        # If the input is smaller than one window, ONNX does not define the result, and ONNX Runtime may refuse the
+        # model.
         if room < 0:
             raise Unknown
         found.append((-(-room // step) if attributes.get("ceil_mode") else room // step) + 1)
@@ -186,8 +187,7 @@ def slid_sizes(given: Inputs, attributes: Attributes) -> list[int]:
 
 def _transposed(given: Inputs, attributes: Attributes) -> Shape:
     head, sizes, weights = sizes_of(given[0])[:1], sizes_of(given[0])[2:], sizes_of(given[1])
-    # Unlike the weights of Conv, these weights begin with the input channels, followed by the output channels of
-    # one group.
+    # Weights of ConvTranspose have the axes: input channels, output channels of a group, kernel.
     channels = weights[1] * int(attributes.get("group", 1))
     if attributes.get("output_shape"):
         return (*head, channels, *attributes["output_shape"][-len(sizes) :])
@@ -292,8 +292,9 @@ def _slices(given: Inputs, attributes: Attributes) -> Iterator[tuple[int, slice]
     for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
         axis, step = axes[number] if axes else number, steps[number] if steps else 1
         if step < 0:
-            # A start before the beginning of the axis is the first element in ONNX, but nothing in Python. With a
-            # negative step, ONNX Runtime treats the two largest integers as an end before the first element.
+            # With a negative step, ONNX limits a start before the beginning of the axis to the first element, while
+            # a Python slice would be empty. ONNX Runtime treats the two largest integers as an end before the first
+            # element.
             start, end = max(start, -sizes_of(given[0])[axis]), None if end in _TO_THE_END else end
         yield axis, slice(start, end, step)
 
@@ -471,13 +472,14 @@ _KEEPING_TYPE: Final = frozenset({*_RULES, *_SEVERAL}.difference(_OTHER_TYPE))
 
 
 # --- values of small tensors -----------------------------------------------------------------------------
-# Sizes and paddings that a model computes. PyTorch's older exporter writes `x.view(x.shape[0], -1)` as Shape,
-# Gather, Unsqueeze and Concat. ONNX Runtime folds these when it loads a model of fixed sizes, so QNN gets the
-# results that are computed here.
+# This section computes sizes and paddings that a model derives from shapes. PyTorch's older exporter writes
+# `x.view(x.shape[0], -1)` as Shape, Gather, Unsqueeze and Concat. ONNX Runtime folds these nodes when it loads a
+# model with fixed sizes, so QNN gets their results as constants.
 
 # Sizes, axes, pads and scales have fewer elements than this.
 _MOST: Final = 64
-# Range of a signed 64-bit integer, because a malicious model could square a number until memory is exhausted.
+# Limit integers to 64 bits: Python's integers have no limit, so a malicious model could square a number until
+# memory is exhausted.
 _LIMIT: Final = 2**63
 _WHOLE: Final = frozenset({2, 3, 4, 5, 6, 7, 12, 13})
 _FLOATS: Final = frozenset({1, 10, 11})
@@ -490,7 +492,8 @@ def _values_of(op: str, given: Inputs, attributes: Attributes, shape: Sizes | No
     if rule is None or shape is None or count > _MOST:
         raise Unknown
     found = tuple(rule(given, attributes, shape))
-    # Round to 32 bits: a product slightly below an integer becomes that integer before a Floor or Cast.
+    # Round to float32 like ONNX Runtime: a product slightly below an integer becomes this integer, which matters to
+    # a following Floor or Cast.
     if all(one.type != "double" for one in given):
         found = tuple(in_float32(value) if isinstance(value, float) else value for value in found)
     if len(found) != count or any(isinstance(value, int) and not -_LIMIT <= value < _LIMIT for value in found):

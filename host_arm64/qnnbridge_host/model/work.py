@@ -9,9 +9,9 @@ from typing import Final
 from qnnbridge_host.model.graph_index import GraphNode, read_model
 from qnnbridge_host.model.static_shapes import complete
 
-# Model of the processor time of one call on the simulator (onnxruntime-qnn 2.7.0): seconds per billion products,
-# and per node. It was fitted to five float models with 0.01 to 1.5 billion products, and is right within a factor
-# of 1.6 (docs/performance.md).
+# Estimate of the processor time of one call on the simulator (onnxruntime-qnn 2.7.0): seconds per billion
+# multiply-adds, and seconds per node. It was fitted to five float models with 0.01 to 1.5 billion multiply-adds,
+# and is right within a factor of 1.6 (docs/performance.md).
 _S_FOR_1E9_PRODUCTS: Final = 3.5
 _S_FOR_A_NODE: Final = 0.005
 _QUANTISED: Final = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
@@ -55,8 +55,8 @@ def _convolution(node: GraphNode) -> int | None:
     weight, made = node.input(1), node.made[0]
     if weight is None or weight.fixed is None or made.elements is None:
         return None
-    # Weights of Conv have the axes: outputs, inputs of a group, kernel. Each result takes one product per input and
-    # kernel element.
+    # Weights of Conv have the axes: output channels, input channels of a group, kernel. Each element of the result
+    # takes one multiply-add for each weight of its output channel.
     return made.elements * math.prod(weight.fixed[1:])
 
 
@@ -88,7 +88,8 @@ def _recurrent(node: GraphNode) -> int | None:
         return None
     if not data.fixed or weight.elements is None or again.elements is None or len(data.fixed) < 2:
         return None
-    # Each step of each sequence multiplies by all weights of the input and the recurrence matrix once.
+    # Each step of each sequence takes one multiply-add per element of the input weights and of the recurrence
+    # weights.
     return data.fixed[0] * data.fixed[1] * (weight.elements + again.elements)
 
 

@@ -108,7 +108,8 @@ def filled(tensor: SweepTensor, seed: int) -> Array:
     """Return the values of a tensor, all of which a half float can represent exactly.
 
     `tensor.values`: a list; "normal"; ["normal", scale]; ["uniform", low, high]; ["grid", step, largest] for
-    integer multiples of a step; ["ints", low, high] (high excluded); "ramp"; "permutation"; "fan".
+    integer multiples of a step; ["ints", low, high] (high excluded); "ramp" (0, 1, 2, ...); "permutation" of a
+    ramp; "fan", normal values divided by the square root of the fan-in.
     """
     rng = np.random.default_rng(seed)
     listed = isinstance(tensor.values, (list, tuple))

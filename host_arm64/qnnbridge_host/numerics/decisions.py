@@ -6,9 +6,9 @@ may have lost its detections.
 
 The columns of a table may have different scales: boxes in pixels next to scores of 0 to 1, joined by a Concat. The
 large columns contain nearly all of the energy, so the SNR of the whole table reveals nothing about the small
-columns. Such columns are grouped, and each group is judged by its own values. Differences up to the noise of the
-number format are ignored in small columns: most scores are nearly 0, and their total noise would exceed the few
-larger scores.
+columns. Columns of the same scale form a group, and each group is judged separately. Differences up to the noise of
+the number format are ignored in small columns: most scores are nearly 0, and the sum of their noise would exceed
+the few larger scores.
 
 A detection list, with one detection in each row, also has a column of class numbers. Its columns are judged one by
 one; `detection_columns` finds them. All functions are pure.
@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# A column of values up to SCORE_LIMIT contains scores. Two columns have different scales if the values of one are
-# UNLIKE times as large, such as pixels next to scores.
+# A column of values up to SCORE_LIMIT contains scores. Two columns have different scales if the values of one
+# column are UNLIKE times as large as those of the other, for example pixels and scores.
 SCORE_LIMIT: Final = 2.0
 UNLIKE: Final = 8.0
 # Maximum number of columns. A longer axis is treated as an axis of positions.
@@ -115,8 +115,8 @@ _BOX: Final = 4
 _LEAST_MEASURED: Final = 3
 # Minimum number of rows: fewer scores may be in falling order by chance.
 SORTED_ROWS: Final = 8
-# A column contains scores if this share of its values is below `_SEEN` times the largest value, or if all values
-# are below `_SEEN`.
+# A column contains scores if most of its values are nearly 0: this fraction of the values is below `_SEEN` times
+# the largest value, or all values are below `_SEEN`.
 _SPARSE: Final = 0.8
 _SEEN: Final = 0.1
 
@@ -191,14 +191,15 @@ def normalised_columns(values: Array) -> tuple[Columns, ...]:
 
 # Allowed error of a value, relative to the range of the output.
 OFF_OF_RANGE: Final = 0.05
-# A probability map has axes of at least this length, and at least this fraction of its values is near 0 or 1.
+# A probability map has axes of at least `_MAP_AXIS`, and at least the fraction `_DECIDED` of its values is within
+# `_NEAR` of 0 or 1.
 _MAP_AXIS: Final = 16
 _NEAR: Final = 0.1
 _DECIDED: Final = 0.9
-# Thresholds that programs apply to such maps: 0.3 for text detectors, 0.5 for most others.
+# Thresholds that programs apply to probability maps: 0.3 for text detectors, 0.5 for most others.
 _CUTS: Final = (0.3, 0.5)
-# `_SAME_OBJECT`: minimum overlap of boxes of the same object. `_THINNEST`: minimum size of an object in each
-# direction, as in programs that use such maps.
+# `_SAME_OBJECT`: minimum overlap of boxes of the same object. `_THINNEST`: minimum width and height of an object;
+# programs that use probability maps ignore smaller objects.
 _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000
@@ -208,11 +209,12 @@ _MOST_OBJECTS: Final = 2_000
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
-# A detection counts from this score on; programs use 0.2 to 0.3. A score within `_CLOSE` of this limit may count or
-# not.
+# Minimum score at which programs use a detection (0.2 to 0.3). A score within `_CLOSE` of this limit may be on
+# either side of the limit.
 CONFIDENT: Final = 0.25
 _CLOSE: Final = 0.05
-# A larger change of a detection's score counts, because programs rank by score and have their own thresholds.
+# Allowed change of a detection's score. A larger change is an error, because programs rank detections by score and
+# have their own thresholds.
 SCORE_MOVES: Final = 0.1
 # Class numbers closer than this are equal.
 HALF: Final = 0.5
@@ -241,10 +243,11 @@ class Decisions:
 
 
 def classes(expected: Array, found: Array, noise: float) -> float | None:
-    """Return the fraction of rows with the same largest value. A value that is nearly as large counts, too.
+    """Return the fraction of rows with the largest value at the same position in both results. A position with a
+    value that is nearly as large counts, too.
 
-    Images have their classes in the second axis, other outputs in the last. noise: values that are
-    closer than this count as equal.
+    Images have their classes in the second axis, other outputs in the last. noise: values that are closer than this
+    count as equal.
     """
     axis = 1 if expected.ndim >= 4 else expected.ndim - 1
     if expected.ndim == 0 or expected.shape[axis] < 2:

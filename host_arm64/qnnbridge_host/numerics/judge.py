@@ -1,13 +1,12 @@
 """Verdict on an output: whether a computation in half floats or quantised steps agrees with the CPU's.
 
 Three measures decide together. The signal-to-noise ratio (SNR) measures the size of the error. The fraction of
-values that are off shows whether the error is rounding, spread over all values, or an error at some positions.
-Decisions show whether a task's result changes: the class with the largest value, and the side of 0.5 for
-probabilities. The largest difference alone is not a measure, because a single value on the other side of a
-threshold is not a fault.
+wrong values shows whether the error is rounding, spread over all values, or an error at some positions. Decisions
+show whether a task's result changes: the class with the largest value, and the side of 0.5 for probabilities. The
+largest difference alone decides nothing, because rounding can move a single value across a threshold.
 
-Some inputs prove nothing, and the verdict is then "unknown": if the CPU's values are NaN or infinite, if they are
-as small as the noise of the number format, or if an output is the same for all inputs. For a quantised output,
+The verdict is "unknown" if the comparison cannot show an error: if the CPU's values are NaN or infinite, if they
+are as small as the noise of the number format, or if an output is the same for all inputs. For a quantised output,
 differences of one step of its own quantisation are not an error: a value between two steps may be rounded to
 either. All functions are pure.
 """
@@ -38,7 +37,8 @@ State = Literal["agrees", "differs", "unknown"]
 NumberFormat = Literal["fp16", "quantized"]
 
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
-# Used, for example, for a detection list without detections, from which `pairing` removes all rows.
+# Reason for the verdict on an output without values, for example a detection list from which `pairing` removed all
+# rows.
 NO_VALUES: Final = "it has no values, or no row whose score counts"
 # SNR that is returned for equal results. Half floats reach at most about 70 dB, and 8-bit steps about 45 dB.
 NO_ERROR_DB: Final = 200.0
@@ -120,7 +120,7 @@ def judge(
         reference: the CPU's value.
         candidate: the other computation's value.
         number_format: format of the other computation.
-        scale: largest magnitude of the output on other inputs, as far as known.
+        scale: largest magnitude of the output on other inputs; 0 if it is unknown.
         step: quantisation step of the output; 0 for an output that is not quantised.
         whole: judge the output as a whole only; the caller judges columns, objects and regions.
     """
@@ -156,7 +156,7 @@ def judge_over_inputs(
     # Use the scale over all inputs, because the output may be nearly 0 for one set.
     scale = max((largest(reference) for reference, _ in pairs), default=0.0)
     judged = [judge(reference, candidate, number_format, scale, step=step) for reference, candidate in pairs]
-    # One set of inputs with a difference is enough, because another set may hide the error.
+    # A difference for one set of inputs decides, because other sets may hide the error.
     bad = min((one for one in judged if one.state == "differs"), key=rank, default=None)
     if bad is not None:
         return "differs", bad.reason, judged
@@ -167,7 +167,8 @@ def judge_over_inputs(
 
 
 def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: float) -> tuple[State, str]:
-    """Decide whether the output changes with the inputs by more than the error. This needs more than one set."""
+    """Decide whether the output changes with the inputs by more than the error. Return "agrees" for a single set of
+    inputs."""
     arrays: list[tuple[Array, Array]] = []
     for reference, candidate in pairs:
         a, b = as_array(reference), as_array(candidate)
@@ -194,7 +195,7 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
 
 
 def movement(values: Sequence[Any], number_format: NumberFormat) -> float:
-    """Return how much an output changes from input to input. From 1 on it clearly exceeds the noise.
+    """Return how much an output changes from input to input. At 1 or more, the change clearly exceeds the noise.
 
     Args:
         values: the output for each set of inputs; arrays with values that are not finite are ignored.
@@ -270,20 +271,23 @@ def snr_db(expected: Array, found: Array) -> float:
     return max(-NO_ERROR_DB, 10 * math.log10(signal / noise)) if signal else -NO_ERROR_DB
 
 
-# Order of the decision. Values that are not finite on the CPU are ignored; a value that is not finite on the NPU
-# alone always differs. Next comes the whole output: SNR, values that are off, decisions. An output with columns of
-# unlike scales is judged by these columns instead; another output that differs may still be accepted for its
-# objects or regions. An output that agrees is searched for a small column that is wrong. The noise of the number
-# format comes last: it turns "differs" into "unknown", but neither for columns, from which it has been subtracted
-# already, nor for lost values. Differences within one step of the output's quantisation prove nothing, like those
-# within the noise.
+# Steps of the decision:
+# 1. Ignore values that are NaN or infinite on the CPU. The output differs if a value is NaN or infinite only on the
+#    NPU.
+# 2. Judge the whole output by SNR, fraction of wrong values and decisions.
+# 3. If columns have different scales, judge the groups of columns instead. Without such columns, accept an output
+#    with errors if its objects or regions agree.
+# 4. Search an output that agrees for a wrong column with small values.
+# 5. Change "differs" to "unknown" if all differences are within the noise of the number format or one step of the
+#    output's quantisation. This applies neither to NaN and infinite values nor to columns, from whose differences
+#    the noise has been subtracted already.
 def _judge_floats(
     expected: Array, found: Array, limits: NumberLimits, scale: float, step: float, whole: bool
 ) -> JudgedNumbers:
     known = np.isfinite(expected)
     if not known.any():
         return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
-    # The value is NaN or infinite only on the NPU: half floats end at 65,504.
+    # Values that are NaN or infinite only on the NPU: results above 65,504 overflow in float16.
     lost = int(np.count_nonzero(known & ~np.isfinite(found)))
     both = known & np.isfinite(found)
     a, b = expected[both].astype(np.float64), found[both].astype(np.float64)
@@ -304,7 +308,7 @@ def _judge_floats(
             table = _table(expected, found, columns, ratio, limits, step)
             ratio, part, reason, remark = table.snr_db, table.part, table.reason, table.remark
             decisions, silent = table.decisions, table.silent
-        # An SNR below half of `bad_db` is an error too large to trust any decision.
+        # With an SNR below half of `bad_db`, decisions may agree only by chance.
         elif reason and not whole and ratio >= limits.bad_db / 2:
             seen = tasks.picture_decisions(expected, found)
             if seen is not None and seen.all_same:
@@ -317,8 +321,8 @@ def _judge_floats(
         if lost:
             reason = f"{lost} of {known.size} values are NaN or infinite, but not on the CPU"
     state: State = "differs" if reason else "agrees"
-    # For columns the noise was subtracted already; the noise of the whole output would be too large for small
-    # columns.
+    # Do not compare columns with the noise, which has been subtracted from their differences. The noise of the
+    # whole output would be too large for small columns.
     if (
         reason
         and not lost
@@ -359,7 +363,7 @@ class _Table:
     """The worst columns of an output whose columns have different scales.
 
     part: description of the columns. reason: why the output differs. remark: why it agrees in spite of the SNR.
-        silent: why the output proves nothing.
+        silent: why the verdict is "unknown".
     """
 
     snr_db: float
@@ -378,7 +382,7 @@ def _columns(expected: Array, found: Array) -> tuple[Columns, ...]:
 def _table(
     expected: Array, found: Array, columns: Sequence[Columns], ratio: float, limits: NumberLimits, step: float
 ) -> _Table:
-    """Judge each group of columns by its own values; at a low SNR the detections in the columns decide.
+    """Judge each group of columns separately. If the SNR of a group is low, compare the detections in the columns.
 
     ratio: SNR of the whole output, which the largest columns determine.
     """
@@ -388,7 +392,7 @@ def _table(
         if group.kind == "class":
             wrong = _class_reason(mine, theirs, group)
             if wrong:
-                # A wrong class decides alone, because an SNR of class numbers has no meaning.
+                # Return at once for a wrong class, because an SNR of class numbers has no meaning.
                 return _Table(ratio, str(group), wrong, "", None, "")
             continue
         if max(group.largest, float(np.abs(theirs).max())) < SILENT * limits.noise:
@@ -432,7 +436,8 @@ def beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits, 
 
 
 def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
-    """Return the lowest SNR of a column, and the column. Columns with hardly any content are skipped."""
+    """Return the lowest SNR of a column, and the name of the column. Skip columns whose values are comparatively
+    small."""
     loud = np.flatnonzero(np.abs(mine).max(axis=0) * _UNLIKE >= group.largest)
     ratios = [snr_db(mine[:, place], mine[:, place] + gap[:, place]) for place in loud]
     return min(ratios), f"column {group.numbers[loud[int(np.argmin(ratios))]]}"

@@ -1,7 +1,7 @@
 """Measure a case: compare QNN's results with the CPU's. The caller provides the sessions.
 
-The sweep uses this module for its cases, and `qnnbridge doctor --numbers` for the example of each row of the
-known-wrong table. All functions are thread-safe.
+`lab.sweep` uses this module to measure its cases, and `qnnbridge doctor --numbers` uses it to measure the example
+of each row of the known-wrong table. All functions are thread-safe.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A model sorts such rows by a score (TopK), the best first. If scores are closer than the number format resolves, the
 order of the rows changes, but not the result. So rows are paired by content before they are judged. Rows at the end
-whose scores are as close to the last score may be entirely different in the two results; they prove nothing and are
+whose scores are equally close to the last score may be different detections in the two results, so they are
 excluded. If no row has a score above the noise in either result, nothing is detected: the rows are arbitrary, and
 all are excluded. All functions are pure.
 """
@@ -60,14 +60,16 @@ def paired(
         scores = (tables[score[0]][0][..., score[1]], tables[score[0]][1][..., score[1]])
         limits = LIMITS[number_format]
         is_list = _is_list([table[0] for table in tables], score[0])
-        # Probabilities near 0 have more noise than the observed differences suggest.
+        # For probabilities, assume at least the noise of the number format: near 0 the observed differences may be
+        # smaller.
         probable = is_list and float(scores[0].min()) >= 0.0 and float(scores[0].max()) <= 1.0
         error = limits.noise if probable else 0.0
         least = CONFIDENT if probable else 0.0
         error = max(error, _BOTH * float(np.abs(scores[0] - scores[1]).max()))
         if is_list and _nothing_detected(*scores, limits):
             pairs: list[tuple[list[int], list[int]]] = [([], []) for _ in range(len(scores[0]))]
-        # If scores differ overall, this is an error and not another order. Pairing would hide the error.
+        # If the sorted scores differ, the results differ, not only the order of the rows. Pairing would hide the
+        # error.
         elif not _near(*scores, limits):
             continue
         else:
@@ -119,7 +121,8 @@ def _nothing_detected(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
-    """Return whether scores are equal except for rounding, or change only as much as a detection's score may."""
+    """Return whether scores are equal except for rounding or, for probabilities, differ by at most
+    `SCORE_MOVES`."""
     most, gap = float(np.abs(mine).max()), beyond_noise(mine, theirs, 0.0, limits)
     if snr_db(mine, mine + gap) >= limits.good_db:
         return True
@@ -128,10 +131,10 @@ def _near(mine: Array, theirs: Array, limits: NumberLimits) -> bool:
 
 
 def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[list[int], int]]:
-    """Yield groups of outputs with the same number of rows, each with the number of axes up to the axis of the
-    rows.
+    """Yield groups of outputs with the same number of rows, each with the position of the axis of the rows, counted
+    from 1.
 
-    These axes are a batch and the rows, the rows alone, or two axes of size 1 and the rows.
+    The position is 1 for shapes that begin with (rows), 2 for (batch, rows) and 3 for (1, 1, rows).
     """
     taken: set[int] = set()
     usable = [
@@ -149,8 +152,8 @@ def _groups(expected: Sequence[Any], found: Sequence[Any]) -> Iterator[tuple[lis
                 continue
             if lead > 2 and (math.prod(shape[:-1]) > 1 or math.prod(expected[first].shape[lead:]) > _MOST_LIST):
                 continue
-            # Of two axes, the first is a batch only if its size is 1, or if another output of this shape has more
-            # axes.
+            # The first of two axes is a batch only if its size is 1, or if another output begins with the same two
+            # sizes and has more axes.
             if (
                 lead == 2
                 and shape[0] > 1
@@ -188,7 +191,11 @@ def _score(tables: Sequence[Array]) -> tuple[int, int] | None:
 
 
 def _zero_score(tables: Sequence[Array], whole: Sequence[bool]) -> tuple[int, int] | None:
-    """Return table and column of the scores if all scores are 0, for tables in which only the box has fractions."""
+    """Return table and column of the scores if all scores are 0; else None.
+
+    The scores are found only if exactly four columns, the box, have fractions: they are the last column that is 0
+    in all rows.
+    """
     measured = [
         (number, column)
         for number, table in enumerate(tables)
@@ -239,11 +246,11 @@ def _pairs(
     missing = [int(row) for row in np.flatnonzero(free)]
     missing.sort(key=lambda row: bool(mine[row] - last <= error))
     alone.sort(key=lambda row: bool(theirs[row] - last <= error))
-    # Pair rows that have no counterpart with such rows of the other result, so that they count as a difference.
-    # Rows near the end of the list may lack a counterpart by chance.
+    # Pair rows without a counterpart with rows of the other result that have none either, so that they count as
+    # differences. Leave out rows near the end of the list, which may lack a counterpart by chance.
     clear = max(sum(mine[row] - last > error for row in missing), sum(theirs[row] - last > error for row in alone))
     other.update(zip(missing[:clear], alone[:clear], strict=True))
-    # Rows with very low scores that are close to the last score are arbitrary, and match by chance.
+    # Remove pairs of rows with very low scores that are close to the last score: they match only by chance.
     for row in [row for row in other if mine[row] < least and mine[row] - last <= error]:
         del other[row]
     left = sorted(other)
@@ -275,7 +282,7 @@ def judge_all(
         expected: outputs of the CPU.
         found: outputs of the other computation.
         number_format: format of the other computation.
-        scales: largest magnitude of each output on other inputs, as far as known.
+        scales: largest magnitude of each output on other inputs, if it is known.
         steps: quantisation step of each quantised output.
     """
     pairs = zip(names, *paired(expected, found, number_format), strict=True)

@@ -30,7 +30,7 @@ EXACT: Final = 200.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RoundingJudgement:
-    """Verdict on an output, or the worst of several.
+    """Verdict on an output, or the worst verdict of several outputs.
 
     snr: decibels, at most 200. wrong: fraction of the judged values that are wrong. times: the worst error relative
     to the error that rounding explains.

@@ -277,7 +277,8 @@ _THROUGH: Final = frozenset(
 # Operators that return a table with as many rows as their input.
 _TABLES: Final = frozenset({"Cast", "Identity", "DequantizeLinear"})
 
-# The first match is used: token_type_ids are segments and position_ids are positions, although both also match ids.
+# Use the first pattern that matches: token_type_ids are segments and position_ids are positions, although both
+# names also match the pattern for ids.
 _NAMES: Final[Sequence[tuple[str, re.Pattern[str]]]] = (
     ("mask", re.compile(r"mask|attention(?!s)|valid|padding", re.IGNORECASE)),
     ("segment", re.compile(r"token_?type|segment|lang_?id|speaker|spk|sid$", re.IGNORECASE)),
@@ -343,7 +344,8 @@ def knowledge_of(model: Any) -> InputKnowledge:
                 rows[name] = min(rows.get(name, dims[axis]), dims[axis])
         elif node.op_type == "QuantizeLinear" and node.input[0] in origin and len(node.input) > 2:
             scale, zero = (tensors.get(name) for name in node.input[1:3])
-            # External data is not read here, and several scales along an axis lack a common range.
+            # Skip external data, which is not read here, and several scales along an axis, which have no common
+            # range.
             if scale is None or zero is None or scale.external_data or math.prod(scale.dims) != 1:
                 continue
             step, shift = numpy_helper.to_array(scale).reshape(()), numpy_helper.to_array(zero).reshape(())
@@ -423,9 +425,9 @@ def further_inputs(
 
 
 def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
-    """Return whether floats exceed ordinary values and the ranges that the model is known to accept.
+    """Return whether a float input exceeds ordinary values, and the range that the model accepts is unknown.
 
-    Such inputs can show that a model is right, but not that it is wrong, because half floats end at 65504.
+    Such inputs can show that a model is right, but not that it is wrong, because float16 overflows above 65504.
     """
     return any(
         value.dtype.kind == "f" and value.size > 0 and float(np.abs(value).max()) > _REACH
@@ -565,7 +567,7 @@ _ORDINARY: Final[Mapping[str, Spread]] = {
     "values with both signs": _between(-2.0, 2.0),
     "zeros": _between(0.0, 0.0),
 }
-# Number of sets that are used for every model.
+# Number of sets of inputs that are used for every model.
 ORDINARY: Final = len(_ORDINARY)
 _QUANTISED: Final = "the range that it is quantised to"
 _FURTHER: Final[Mapping[str, Spread]] = {
