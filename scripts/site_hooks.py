@@ -26,7 +26,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Change links whose targets are outside of docs/."""
+    """Adapt links to the site: correct the paths to its pages, and replace links to other files by their text."""
     source = page.file.src_uri
     parts = _FENCE.split(markdown)
     return "".join(

@@ -3,8 +3,8 @@
 >>> import qnnbridge >>> session = qnnbridge.InferenceSession("model.onnx") >>> session.run(None, {"x": x})
 
 The API is that of ``onnxruntime``, which need not be installed in the application. Each attribute is imported when
-it is first used, so importing the package takes almost no time. `qnnbridge_protocol` explains the marker
-PYTEST_DONT_REWRITE.
+it is first used, so importing the package takes almost no time. PYTEST_DONT_REWRITE keeps pytest from rewriting
+assertions in this module; see `qnnbridge_protocol`.
 """
 
 from __future__ import annotations

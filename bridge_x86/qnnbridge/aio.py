@@ -46,7 +46,7 @@ class InferenceSession:
                     _settle(made, error=error)
                 else:
                     if not _settle(made, session):
-                        session.close()  # the waiting task was cancelled
+                        session.close()  # the waiting task was cancelled, so nobody will use the session
 
             _creations.submit(make)
             self._session = await asyncio.wrap_future(made)

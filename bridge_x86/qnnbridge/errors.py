@@ -169,8 +169,8 @@ def as_onnxruntime(error: BridgeError) -> BridgeError:
 
 
 _twins: dict[tuple[str, int], type[OrtError]] = {}
-# Combined classes, by the name of this package's class and onnxruntime's class. Each pair has a single class, so
-# that `type(e) is type(f)` is true. If two threads create the same class at once, setdefault keeps one.
+# Combined classes; key: name of this package's class, `id` of onnxruntime's class. Each pair is combined only
+# once, so that `type(e) is type(f)` is true. If two threads create the same class at once, setdefault keeps one.
 
 
 def _both(cls: type[OrtError], module: ModuleType) -> type[OrtError]:

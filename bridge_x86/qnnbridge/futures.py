@@ -3,7 +3,7 @@
 >>> future = qnnbridge.futures.submit(session, None, {"x": x}) >>> outputs = future.result(timeout=1)
 
 Each run waits in a separate daemon thread, so that a call that never returns cannot prevent the program from
-ending. `stop` asks the host to cancel a run and does not wait for the end of the run. Any thread may call these
+exiting. `stop` asks the host to cancel a run and does not wait for the end of the run. Any thread may call these
 functions.
 """
 
@@ -52,7 +52,7 @@ class _FutureOfRun(Future[list[Any]]):
 
 
 def _notify_waiters(future: Future[list[Any]]) -> None:
-    # Not a method, because a future that refers to its own method would be a reference cycle.
+    # This is not a method, because a future that refers to its own method would be a reference cycle.
     assert isinstance(future, _FutureOfRun)
     future.over = True
     future.changes.notify()

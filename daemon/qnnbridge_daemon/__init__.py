@@ -9,9 +9,9 @@ clients share one session of the same model and options.
 Invariants: no native QNN code is loaded here, so a crash of the NPU host ends no client's connection; the calls are
 repeated in the next host, and a model that crashes hosts is quarantined for all clients. Everything that a client
 holds (sessions, objects, memory, positions in the queue) is released when its connection ends, by the thread that
-notices the end first. A client that does not read, or sends without end, blocks only its own threads: every count
-and every byte has a limit, beyond which the answer is `Busy`. The lock of a table is never held during anything
-slow.
+notices the end first. A client that does not read its answers, or never stops sending requests, blocks only its own
+threads: every count and every byte has a limit, beyond which the answer is `Busy`. The lock of a table is never
+held during anything slow.
 
 There is one daemon per user and folder: the process that holds the folder's lock. Only processes of the same user
 that know the token are served. The daemon ends on request, after `--idle-exit` without a client, or when clients

@@ -1,4 +1,4 @@
-"""Statistics and limits of each client, and all settings. A request beyond a limit is answered with `Busy`.
+"""Statistics and limits of each client, and broker settings. A request beyond a limit is answered with `Busy`.
 
 Thread-safe: each meter and each account has a lock, which is held for a microsecond.
 """
@@ -226,7 +226,7 @@ class Account:
         """Count memory of a call, or shared memory. Raise `Busy` if this exceeds the limit."""
         self.settle()
         with self._lock:
-            # Memory of calls and shared memory count for the same limit. A call without tensors is never refused.
+            # Memory of calls and shared memory count towards one limit. A call without tensors is never refused.
             full = size > 0 and self.in_flight_bytes + self.shared_bytes + size > self.limits.bytes
             if not full and shared:
                 self.shared_bytes += size

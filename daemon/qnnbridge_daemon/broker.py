@@ -53,7 +53,7 @@ LONGEST_DRAIN_S = 3600.0
 # answers cannot delay the end longer.
 ANSWERS_S = 2.0
 
-# Interval at which `stop` disconnects clients that have all their answers. Later calls are not answered.
+# Interval at which `stop` disconnects clients whose only open calls arrived too late to be started.
 LOOK_S = 0.1
 
 TIDY_INTERVAL_S = 15.0
@@ -93,7 +93,7 @@ class Broker:
         self._stopped = threading.Event()
         self._disconnected = threading.Event()
         self._tidier = threading.Thread(target=self._tidy, name="qnnbridge tidy", daemon=True)
-        # This is the broker's only own thread. Each client has a further thread, which calls `serve`.
+        # The broker itself starts only this thread. Each client has a separate thread, which calls `serve`.
         self._tidier.start()
 
     # --- clients ---
@@ -213,8 +213,8 @@ class Broker:
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
-        # Stop in this order: new turns, then running calls, then answers, then clients, then sessions.
-        self.fair_share.close()  # stop new turns; otherwise a client that keeps calling would delay the end
+        # First stop starting calls, then wait for running calls and their answers, then end clients and sessions.
+        self.fair_share.close()  # start no more calls; otherwise a client that keeps calling would delay the end
         while not self.fair_share.wait_idle(min(until, time.monotonic() + LOOK_S)) and time.monotonic() < until:
             self._release_late()
         # Wait for the last answers: a slot becomes free before its answer is written.
@@ -241,7 +241,7 @@ class Broker:
     # --- idle models and silent clients ---
 
     def _tidy(self) -> None:
-        # `_ended` shows whether a host or client has ended since the last round, which can leave reference cycles.
+        # `_ended` changes if the NPU host is replaced or a client disconnects, which can leave reference cycles.
         seen, collect = self._ended(), 0
         while not self._stopped.is_set():
             next_s = self.sessions.tidy()
@@ -258,7 +258,7 @@ class Broker:
                 collect -= 1
                 gc.collect()
             self.gone_slabs.settle()
-            # Find the earliest time at which a session, an idle model or a silent client is due.
+            # Find the earliest time to retire a session, unload an idle model or disconnect a silent client.
             next_s = min(next_s or TIDY_INTERVAL_S, self.settings.greeting_s)
             self._disconnected.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
             # Clear the event after a short wait, so that many simultaneous disconnections need only one round.

@@ -70,7 +70,7 @@ class ClientSession:
         begin = time.monotonic()
         failed = True
         try:
-            # A run that is terminated immediately does not need a slot, and must not wait for other calls.
+            # A run that is terminated immediately does no work: start it without a slot (`waits` is False).
             share = self._broker.fair_share
             turn = share.turn(self._client.queue, cancellation) if waits else contextlib.nullcontext()
             with turn:

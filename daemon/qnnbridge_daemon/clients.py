@@ -44,7 +44,8 @@ class ClientStreams:
     """Read from and write to one client. The object owns both descriptors."""
 
     def __init__(self, in_fd: int, out_fd: int, stall_s: float) -> None:
-        """A client that does not read a byte of an answer for `stall_s` seconds is disconnected."""
+        """Take ownership of both descriptors. stall_s: seconds after which a client that reads no byte of an answer
+        is disconnected."""
         self._in_fd = in_fd
         self._out_fd = out_fd
         self.stall_s = stall_s
@@ -86,7 +87,7 @@ class ClientStreams:
                     stuck_since = None
                 except BlockingIOError:
                     now = time.monotonic()
-                    # Measure the time without a single byte instead of the time of the whole answer, so that a slow
+                    # Measure the time since the last byte instead of the time of the whole answer, so that a slow
                     # client is not disconnected.
                     stuck_since = now if stuck_since is None else stuck_since
                     left_s = self.stall_s - (now - stuck_since)
@@ -164,7 +165,7 @@ if sys.platform == "win32":
                 self._closed = True
 
         def _strike_on(self) -> None:
-            """Cancel repeatedly, because a thread that is about to read may not have started the read yet."""
+            """Cancel the read repeatedly, because the reading thread may not have started to read yet."""
             while True:
                 with self._lock:
                     if self._closed:

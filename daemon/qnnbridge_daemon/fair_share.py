@@ -121,10 +121,10 @@ class FairShare:
             self._exit(queue)
 
     def close(self) -> None:
-        """Give no turn to later calls; earlier calls continue.
+        """Start no later calls; earlier calls continue.
 
-        A later call waits until the end of its client's connection cancels it; the client can then repeat it with
-        another daemon.
+        A later call waits until its client's connection ends, which cancels the call; the client can then repeat it
+        with another daemon.
         """
         with self._lock:
             self.closed = True
@@ -208,7 +208,7 @@ class FairShare:
         _wake(granted)
 
     def _grant(self) -> list[_Waiter]:
-        """Give free slots to the next calls. The caller holds the lock, and wakes them after releasing the lock."""
+        """Give free slots to the next calls. The caller holds the lock, and later wakes the returned calls."""
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:
@@ -266,7 +266,7 @@ def _wake(waiters: list[_Waiter]) -> None:
 
 
 class Cancellation:
-    """Cancellation of one call. It is a `qnnbridge._threads.Terminable`, and the target of a `StopHandle`."""
+    """Cancellation of one call. Any thread may call `stop`. Implements `qnnbridge._threads.Terminable`."""
 
     __slots__ = ("_listeners", "_lock", "_terminate")
 

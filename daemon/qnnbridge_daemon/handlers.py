@@ -75,7 +75,7 @@ class BrokerHandlers:
         """Do nothing, because the NPU host loads all libraries."""
 
     def lane_of(self, request: Request) -> str | None:
-        """Return None, because the fair share orders the calls, and then the NPU host's own lanes."""
+        """Return None, because the fair share orders the calls, and later the lanes in the NPU host."""
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:
@@ -254,9 +254,9 @@ class BrokerHandlers:
         account.take(size)
         try:
             with session.call(cancellation, size, waits=not asks_to_terminate(header)) as remote:
-                # Forward the tensors without decoding them, so that the daemon does not need numpy here.
                 left_s = None if kill_at is None else round(max(0.0, kill_at - time.monotonic()), 3)
                 limits = CallLimits(left_s, retry, "raise" if kill_at is None else "kill")
+                # Forward the tensors as received: decoding them would need numpy.
                 frame = remote.forward(forwarded, request.buffers, limits, stop=cancellation)
         finally:
             request.release()
@@ -317,7 +317,7 @@ class BrokerHandlers:
 def _recipe(spec: SessionSpec, described: list[Any], request: Request) -> tuple[SessionRecipe, tuple[Any, ...]]:
     """Return the session's recipe, and the tensors as received."""
     header = request.header
-    # A model that is sent as bytes is the last buffer, after the tensors. The comparison is 0 or 1.
+    # All buffers are tensors, except the last one if the model is sent as bytes.
     count = len(request.buffers) - (spec.model_path is None)
     tensors, data = request.buffers[:count], request.buffers[count:]
     cache, seed = header.get("cache"), header.get("seed")

@@ -34,7 +34,7 @@ _NO_DESCRIPTORS_PAUSE_S: Final = 0.1
 class ClientEnds(NamedTuple):
     """The daemon's ends of a connection, owned by the broker, and the client's identity.
 
-    `pid` is the process id that the operating system reports, or otherwise the client.
+    `pid` is the process id that the operating system reports; if it reports none, the id that the client sent.
     """
 
     in_fd: int
@@ -150,8 +150,8 @@ class Listener:
         side = DaemonSide(self._token, self._instance)
         stream.send(side.challenge, deadline)
         client = side.check(stream.receive(PROOF_BYTES, deadline))
-        # Send this only after the authentication, so that an unauthenticated process gets no information about the
-        # daemon.
+        # Report the end of the daemon only after the authentication, so that an unauthenticated process gets no
+        # information about the daemon.
         if self._leaving:
             stream.send(side.answer(DaemonAnswer(AdmissionCode.LEAVING)), deadline)
             return None

@@ -1,7 +1,7 @@
-"""Run a daemon: acquire the lock, open log and listener, publish the address, wait, and end in order.
+"""Run a daemon: acquire the lock, open log and listener, publish the address, wait, and shut down.
 
 Invariants: the process with the lock is the only daemon of its folder, however many were started; only the holder
-of the lock writes to the folder; a daemon that clients cannot find any more ends. The main thread only waits.
+of the lock writes to the folder; a daemon ends when clients can no longer find it. The main thread only waits.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ EXIT_RUNNING: Final = 4
 EXIT_AT_ONCE: Final = 5
 
 _LOOK_INTERVAL_S: Final = 1.0
-# Pause between two attempts to lock. It is short, because an application that has lost the daemon also starts one.
+# Pause between two attempts to lock. It is short, because applications that lose a daemon start other daemons,
+# which compete for the lock.
 _TURN_INTERVAL_S: Final = 0.005
 _WAITING_INTERVAL_S: Final = 0.5
-# Seconds to retry the lock. A command that checks for a daemon holds the lock for some microseconds if there is no
-# daemon. A service manager treats "already running" as final, and a process that started a background daemon looks
-# for the running one.
+# Seconds to retry the lock before reporting "already running". If there is no daemon, a command that checks for one
+# holds the lock for some microseconds. Without retries, a daemon that starts at this moment would give up, so that
+# no daemon would run.
 _LOOK_PATIENCE_S: Final = 0.5
 _SIGNALS_FOR_AT_ONCE: Final = 2
 
@@ -77,7 +78,7 @@ _log = log_of("qnnbridge.daemon")
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run until a request to end, and then end the process."""
+    """Run the daemon until it is asked to end, and then end the process."""
     options = parse_options(argv)
     if options.detached:
         let_go_of_terminal()
@@ -95,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     finally:
         logging.shutdown()
         _flush()
-        # End without waiting for threads that serve clients, which may be at any point. This also skips atexit
+        # Do not wait for threads that serve clients, because they may be blocked. `os._exit` also skips atexit
         # handlers.
         os._exit(code)
 
@@ -209,9 +210,10 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            return True  # other users may read the file: clients report this, and a new daemon would not help
+            # Keep running: other users may read the file, so clients would refuse a new daemon, too.
+            return True
         except OSError:
-            return True  # this may be a temporary error, for example no free descriptor
+            return True  # keep running: the error may be temporary, for example no free descriptor
         # If the lock file was deleted or replaced, a second daemon can acquire the lock, so this daemon has to end.
         if not self._lock.is_ours or found is None or found.instance != self._discovery.instance:
             return False
@@ -255,8 +257,8 @@ def _report_running(folder: Path, options: Options) -> int:
 
 
 def _answer_starter(line: str) -> bool:
-    """Write a line with a single call, because the reader may stop reading afterwards. Return False if it has
-    stopped already."""
+    """Write a line to the starting process with a single call, because that process may stop reading afterwards.
+    Return False if it no longer reads."""
     try:
         os.write(2, f"{line}\n".encode())
     except OSError:
@@ -318,7 +320,7 @@ class FolderLock:
             status = os.stat(self._path)
         except OSError:
             return None
-        # This also works on Windows, where Python computes both numbers from the file's index.
+        # These numbers identify the file on Windows, too, where Python computes them from the file's index.
         return status.st_dev, status.st_ino
 
 

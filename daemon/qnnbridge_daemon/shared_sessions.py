@@ -110,8 +110,8 @@ class SharedModel:
         return None if remote is None else remote.numbers
 
     def numbers_of_next_client(self) -> NumbersReport | None:
-        """Return the latest result of the comparisons for a new client, which counts as one call, as in the
-        host."""
+        """Return the latest result of the comparisons for a new client. Count the client's new session as one call,
+        as the host does."""
         with self._lock:
             remote = self.remote
             known = None if remote is None else remote.numbers
@@ -272,8 +272,8 @@ class SharedSessions:
     ) -> tuple[SharedModel, bool]:
         """Return a session for this client, and whether it existed already.
 
-        A caller that waits for another caller's attempt gets the error of that attempt, unless the attempt failed
-        by its timeout or cancellation: then the caller starts an attempt itself.
+        A caller that waits for another caller's attempt gets the error of that attempt, unless the other caller's
+        timeout or cancellation ended the attempt: then the waiting caller starts a new attempt.
 
         Args:
             key: ``None`` for a session that is not shared.
@@ -372,8 +372,8 @@ class SharedSessions:
             model.retire()
 
     def tidy(self) -> float | None:
-        """Retire sessions that have been unused for too long, or are too many. Return the seconds until the next
-        session is due."""
+        """Retire sessions that have been unused for too long, or exceed `keep_unused`. Return the seconds until the
+        next session must be retired."""
         now = time.monotonic()
         with self._lock:
             unused = [model for model in self._by_key.values() if not model.owners and model.remote is not None]
@@ -410,7 +410,7 @@ def identified(
 ) -> SessionRecipe:
     """Return the recipe with the identity of its model.
 
-    The host identifies the model each time: only the host can distinguish a file with the size and date of another
+    The host identifies the model each time: only the host detects a changed file whose size and date are unchanged
     (`FileStamp`), and a session of the wrong model would silently return wrong results.
 
     Args:

@@ -23,8 +23,8 @@ TOTAL = "all packages"
 # code has grown.
 SLACK = 0.05
 SLACK_LINES = 30
-# A budget is lowered if it exceeds the code by more than this fraction and this number of lines, so that the code
-# does not grow unnoticed.
+# A budget is lowered if it exceeds the code by more than this fraction and also by more than this number of lines,
+# so that the code does not grow unnoticed.
 UNUSED_SHARE = 0.10
 UNUSED_LINES = 100
 
@@ -46,7 +46,7 @@ def rows(page: str) -> dict[str, Row]:
 
 
 def counted(root: Path = ROOT) -> dict[str, int]:
-    """Return the lines of Python of all packages, of each package, and of each folder as ``package.folder``."""
+    """Return the number of Python lines: in total, by package, and by folder (key ``package.folder``)."""
     found: dict[str, int] = defaultdict(int)
     for path in (path for folder in FOLDERS for path in (root / folder).glob("*/**/*.py")):
         lines = len(path.read_text("utf-8").splitlines())
@@ -79,7 +79,7 @@ def unused(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]
 
 
 def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
-    """Return the page with new budgets, the counted lines, where the code is over its budget or far below it.
+    """Return the page after replacing each budget that is exceeded or far too large by the counted lines.
 
     Args:
         page: the text of docs/dev/budget.md.

@@ -40,7 +40,7 @@ def system_of(platform: str) -> str:
 
 
 def wanted() -> Iterator[tuple[str, wheels.WheelTarget]]:
-    """Yield each final release and platform once, with its first Python version."""
+    """Yield each final release once for each of its platforms, with the first Python version that has a wheel."""
     for release in load_releases():
         numbers = version_key(release.version)[0]
         if is_final(release.version) and (*numbers, 0)[:2] >= OLDEST:
@@ -89,8 +89,8 @@ def read_all() -> tuple[Found, set[str], str]:
 
 
 def document(found: Found, newest: str, generated: str) -> dict[str, Any]:
-    """Return the table: for each option name and system, the first release from which on all releases contain the
-    name, or "all"."""
+    """Return the table: for each option name and system, the first release since which every release contains the
+    name, or "all" if every release contains it."""
     options: dict[str, dict[str, str]] = {}
     for name in sorted(NAMES):
         for system in option_names.SYSTEMS:

@@ -27,7 +27,7 @@ TableEntry = dict[str, Any]
 
 
 def make_document(entries: Iterable[TableEntry], generated: str) -> dict[str, Any]:
-    """Return the document for entries with one wheel each. Entries that differ in the wheel only are merged."""
+    """Return the document. Each entry has one wheel; merge entries that are equal except for the wheel."""
     joined: dict[str, TableEntry] = {}
     for entry in entries:
         key = json.dumps({**entry, "wheels": None}, sort_keys=True)
@@ -43,8 +43,8 @@ def make_document(entries: Iterable[TableEntry], generated: str) -> dict[str, An
 
 
 def fill_interfaces(releases: list[TableEntry]) -> None:
-    """Copy the API versions of Linux libraries to Windows libraries of the same build, from which they cannot be
-    read."""
+    """Copy the API versions of Linux libraries to Windows libraries of the same build, because they cannot be read
+    from Windows libraries."""
     known = {
         libraries["qnn_sdk"]: (libraries["core_api"], libraries["backend_api"])
         for release in releases
@@ -118,7 +118,7 @@ def list_index(families: Iterable[str], pythons: Iterable[str]) -> list[Wanted]:
 
 
 def read_wheels(wanted: Sequence[Wanted], reader: WheelReader) -> Iterator[TableEntry]:
-    """Download, read and delete each wheel. Print the progress on stderr, since all take up to an hour."""
+    """Download, read and delete each wheel. Print the progress on stderr: all wheels may take an hour."""
     for number, (version, target) in enumerate(wanted, 1):
         print(f"[{number}/{len(wanted)}] {version} {target.family} {target.python}", file=sys.stderr)
         with tempfile.TemporaryDirectory(prefix="qnnbridge-wheels-") as folder:

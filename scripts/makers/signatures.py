@@ -34,7 +34,7 @@ def wanted(bindings: Any) -> Iterator[str]:
 
 
 def signature(bindings: Any, name: str) -> str | None:
-    """Return the signature with ``C.`` for the module, one line for each overload; ``None`` without such a name."""
+    """Return the signature with ``C.`` for the module, one line for each overload; ``None`` for a missing name."""
     value = bindings
     for part in name.split("."):
         value = vars(value).get(part)

@@ -4,8 +4,8 @@
 
 The text above MARK is written by hand; everything below it is generated. A row contains what was checked
 (`subject`), the outcome (`result`), on which of the `[places]` (`where`) and by which test, file or program (`by`);
-"hand" means that no test or program repeats the check. A table contains figures that need further columns. Needs
-Python 3.11 (tomllib).
+"hand" means that no test or program repeats the check. A `table` contains figures that need other columns than
+a row has. Needs Python 3.11 (tomllib).
 """
 
 from __future__ import annotations

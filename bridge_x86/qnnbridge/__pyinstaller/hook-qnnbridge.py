@@ -20,8 +20,8 @@ hiddenimports = [
     "psutil",
     "tomllib" if sys.version_info >= (3, 11) else "tomli",
 ]
-# Tables from which the bridge explains why a host ended.
+# JSON tables that the bridge needs to explain why a host ended.
 datas = collect_data_files("qnnbridge", includes=["**/*.json"])
-# Exclude packages that only the tools and the host use. Only `onnxruntime.backend` uses onnx, and a program that
-# imports that module imports onnx, too.
+# Exclude packages that only the tools and the host use. In the bridge only `onnxruntime.backend` uses onnx, and a
+# program that imports that module imports onnx itself, so that PyInstaller finds it.
 excludedimports = ["qnnbridge_host", "qnnbridge_daemon", "qnnbridge_tools", "onnxruntime", "onnx", _OWN]

@@ -3,9 +3,9 @@
 Overview. When the session is created, a `BucketPlan` is derived from the model's description: the free axes of the
 inputs, their names, and the sizes to compile. A *variant* is the model with one combination of these sizes. The
 smallest variant is created immediately, each other variant with the first call that needs it. The relation between
-the sizes of outputs and inputs comes from the model's declarations; if they are missing, runs of the model on the
-CPU with free sizes show the relation. If the application does not specify padding values, such runs also find
-values that do not change the results.
+the sizes of outputs and inputs comes from the model's declarations; if they are missing, the session runs the model
+on the CPU with several sizes to find the relation. If the application does not specify padding values, the session
+also uses such runs to find values that do not change the results.
 
 A call takes one of these paths:
 
@@ -39,8 +39,8 @@ from qnnbridge_protocol.errors import OptionError
 
 # --- the arguments of a session with buckets, checked without the model ------------------------------------
 
-# Largest divisor to try first for a relation: the total stride of most image models. The model runs with this many
-# consecutive sizes, which shows how an output size is rounded.
+# Largest divisor that the first search for a relation tries. The total stride of most image models is not larger.
+# The session runs the model with this many consecutive sizes to observe how an output size is rounded.
 MAX_DENOMINATOR: Final = 32
 
 
@@ -92,8 +92,8 @@ def fit(
 ) -> Relation | None:
     """Return the simplest relation that fits all observations, or ``None`` if none fits.
 
-    The simplest relation has the first possible divisor of `divisors` and, for this divisor, the offset nearest to
-    0. A constant size does not count as a relation.
+    The simplest relation is the one whose divisor comes first in `divisors` and, for this divisor, whose offset is
+    nearest to 0. No relation is returned for an output size that does not change.
 
     Args:
         observed: map from the size of the free dimension to the size of the output dimension.
@@ -106,8 +106,7 @@ def fit(
     if rise <= 0:
         return None
     for divisor in divisors:
-        # Rounding down changes each of the two output sizes by less than 1, so the factor differs from this
-        # quotient by at most 1.
+        # Both output sizes were rounded down, so the factor differs from `rise * divisor / run` by at most 1.
         nearest = round(rise * divisor / run)
         for factor in (nearest, nearest - 1, nearest + 1):
             offsets = offsets_of(factor, divisor, observed)

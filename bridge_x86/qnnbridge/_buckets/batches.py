@@ -28,8 +28,8 @@ def sizes_of(plan: BucketPlan, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
     """Return the size of each free dimension in the fed inputs. Raise `InvalidArgument` if inputs have different
     sizes for one dimension.
 
-    ONNX Runtime does not check whether dimensions with the same name have the same size. With buckets they are
-    padded to the same size, so their sizes must be equal. Optional inputs that are not fed are ignored.
+    ONNX Runtime does not check whether dimensions with the same name have the same size. A session with buckets
+    pads them to the same size, so their sizes must be equal. Optional inputs that are not fed are ignored.
     """
     found: list[int | None] = [None] * len(plan.symbols)
     first: list[str] = [""] * len(plan.symbols)
@@ -67,7 +67,7 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
         return None
     if plan.only is not None:
         fitting = (one for one in plan.variants() if all(a >= b for a, b in zip(one, sizes, strict=True)))
-        # `variants` yields the variants with less computation first.
+        # `variants` yields the variants in the order of increasing computation.
         return next(fitting, None)
     found = tuple(bucket_for(plan, number, size) for number, size in enumerate(sizes))
     return None if None in found else tuple(size for size in found if size is not None)
@@ -249,7 +249,7 @@ def parts(plan: BucketPlan, feeds: Mapping[str, Any], number: int, size: int) ->
 
 
 def axes_of(plan: BucketPlan, feeds: Mapping[str, Any], number: int) -> Iterator[tuple[str, int]]:
-    """Yield input and axis of each occurrence of this free dimension in the fed inputs."""
+    """Yield (input name, axis) for each axis of the fed inputs that is the free dimension `number`."""
     for name, padded in plan.inputs.items():
         if feeds.get(name) is not None:
             yield from ((name, axis) for axis, symbol in padded.axes.items() if symbol == number)
@@ -295,12 +295,12 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
 
 # Windows are for models in which an output depends only on nearby inputs (convolutional decoders). A window is as
 # long as a bucket and is never padded. The first window starts at the start of the input and the last window ends
-# at its end, so the model's own padding takes effect there as in a run on the whole input. At every other end of a
-# window, the outputs that may be influenced by this end are dropped: as many as the distance over which an input
-# influences an output (`Context`). The remaining outputs are joined and equal the outputs of a run on the whole
-# input.
+# at its end, so the model's own padding takes effect there as in a run on the whole input. At every other end of
+# a window, the outputs that may depend on inputs beyond this end are dropped: their number is the distance over
+# which an output depends on inputs (`Context`). The remaining outputs are joined and equal the outputs of a run on
+# the whole input.
 
-# Axis of an output whose size depends on a free dimension: the relation between both sizes, and the axis's index.
+# Output axis whose size depends on a free dimension: (relation of the axis's size to that dimension, axis index).
 End = tuple[Relation, int]
 
 
@@ -382,7 +382,7 @@ def join(results: Sequence[Sequence[Any]], cuts: Sequence[Chunk], ends: Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Windowing:
-    """Settings for calls in windows, measured when the session is created. number: index of the chunked
+    """Settings for calls in windows, determined when the session is created. number: index of the chunked
     dimension."""
 
     number: int

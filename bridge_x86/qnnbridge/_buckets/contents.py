@@ -1,10 +1,10 @@
 """Generate inputs for trial runs of a model on the CPU that are valid and vary enough to change the outputs.
 
-Trials with inputs of zeros would prove nothing, because rows 0 and 1 of an embedding table usually stand for
-padding and unknown words, and a mask of zeros makes every output constant. Ids are drawn from the whole range that
-the model accepts, which `highest_valid` finds by runs. Masks consist of ones, of zeros or of both, because a value
-that one mask hides is visible with another mask. All functions are pure, except that they call a `Runs` function,
-which communicates with a host.
+Inputs of zeros are unsuitable for trials, because rows 0 and 1 of an embedding table usually stand for padding and
+unknown words, and a mask of zeros makes every output constant. Ids are drawn from the whole range that the model
+accepts; `highest_valid` runs the model to find this range. Masks consist of ones, of zeros or of both, because a
+value that one mask hides is visible with another mask. All functions are pure, except that they call a `Runs`
+function, which communicates with a host.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
 # Standard deviation of a random change of an input. It is large, so that no activation function hides the change.
 CHANGE: Final = 8.0
-# Standard deviation in every fourth draw: in deep models, smaller changes do not reach the last steps.
+# Standard deviation of the change in every fourth draw: in deep models a smaller change does not reach the last
+# steps.
 LARGE_CHANGE: Final = 64.0
-# Largest integer to try. Later rows of an embedding table would show nothing new.
+# Largest integer to try as an input. Later rows of an embedding table behave like the earlier rows.
 LARGEST: Final = 2**15 - 1
 # Value that hides a step in an additive mask (a mask that the model adds to its attention scores).
 HIDDEN: Final = -1e4
-# Number of draws: a common multiple of the numbers of mask types and of change sizes, so that all of them are used.
+# Number of draws: a multiple of the number of mask types and of the number of change sizes, so that all are used.
 DRAWS: Final = 8
 # Number of draws if no input is a mask or contains integers.
 PLAIN_DRAWS: Final = 4
@@ -132,7 +133,8 @@ def generated_values(
 ) -> Array:
     """Generate values for an input: ones for a mask, integers in the range `ids`, or random floats.
 
-    Ids are usually padded with 0, so a 0 at the end would hide the effect of padding. Some samples contain no 0.
+    Ids are usually padded with 0, so an id 0 at the end of a sample would hide the effect of padding. Therefore the
+    range `ids` of some samples begins at 1.
     """
     if is_mask(name, zero):
         return np.ones(zero.shape, zero.dtype)

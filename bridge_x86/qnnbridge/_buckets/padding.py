@@ -290,7 +290,8 @@ class PaddingCheck:
         Args:
             feeds: inputs without padding.
             compare: function that returns a description of how padding changes the results for given feeds.
-            again: compare even if an earlier call was compared, because the numbers check compares this call, too.
+            again: whether to compare even if an earlier call was compared; set if the numbers check compares this
+                call.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
@@ -387,8 +388,8 @@ class FreeModel:
         return find_shapes(plan, arguments, self.model.outputs, others - {*plan.symbols}, run)
 
     def windows(self, shapes: OutputShapes, given: int | None, deadline: float | None) -> Windowing:
-        """Return the windows along the chunked dimension. Measure the model's context, or check the `given`
-        context. Raise `OptionError` if the model cannot run in windows."""
+        """Return the settings for calls in windows. Measure over how many steps outputs depend on inputs, or check
+        the `given` number. Raise `OptionError` if the model cannot run in windows."""
         plan = self.variants.plan
         number = plan.chunk
         assert number is not None
@@ -488,7 +489,7 @@ class FreeModel:
             try:
                 self.variants.plan = make_plan(chunked, self.model, self.variants.recipe.label)
                 self.windows(shapes, None, deadline)
-            # An error of a model that cannot run in windows is a result of the trial. Other errors, such as a
+            # The model cannot run in windows: record its error as the result of the trial. Other errors, such as a
             # missed deadline or a dead host, propagate.
             except OF_THE_MODEL as error:
                 reasons.append(f"{error.message} {error.cause or ''}".rstrip())
@@ -497,7 +498,7 @@ class FreeModel:
         try:
             make_plan(arguments, self.model, self.variants.recipe.label)
         except OptionError as refusal:
-            # Raise the error of a plan without padding, with the failed trials as its evidence.
+            # Raise the error about the missing padding values, with the failed trials as its evidence.
             refusal.evidence = (*refusal.evidence, *reasons)
             if changes.startswith(_WITH_ZEROS):
                 refusal.cause = "Padding with zeros changes the results of this model."
@@ -543,7 +544,7 @@ class FreeModel:
         """Return how the application's padding changes the results in a trial; '' if the trial shows no change."""
         try:
             report, _ = self._trial(shapes, deadline, TOLERANCE)
-        except BridgeError as error:  # the session can be used without the trial
+        except BridgeError as error:  # the trial is only a check, so the session can be used without it
             _log.debug("%s: padding was not tested: %s", self.variants.recipe.label, error.message)
             return ""
         return worst_change(report)
@@ -600,8 +601,8 @@ class FreeModel:
         values: Sequence[Any],
         deadline: float | None,
     ) -> bool:
-        """Return whether an output depends only on inputs that are not padded, for example on a number of frames.
-        Such an output differs between the samples, but stays the same if all padded inputs are NaN."""
+        """Return whether an output depends only on inputs that are not padded, such as an input that contains the
+        number of frames. Such an output differs between samples, but not if all padded inputs become NaN."""
         padded = _padded(self.variants.plan)
         if shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
@@ -663,7 +664,7 @@ def _lengths(plan: BucketPlan, feeds: Mapping[str, Array]) -> dict[str, int]:
         if value.dtype.kind in "iu" and name not in padded and _LENGTH.search(name):
             named = [numbers for one, numbers in padded.items() if name.startswith(one)]
             meant = set().union(*(named or padded.values()))
-            # If several dimensions are possible, treat the input like any other integer input.
+            # If the value may be the length of several dimensions, treat the input like any other integer input.
             if len(meant) == 1:
                 found[name] = meant.pop()
     return found

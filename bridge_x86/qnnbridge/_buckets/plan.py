@@ -208,7 +208,7 @@ def make_plan(arguments: BucketArguments, model: ModelDescription, label: str) -
         if len(sizes) == 1 and number not in split and name not in padded and name not in arguments.chunk
     )
     whole_rows = split | fixed | {symbols.index(name) for name in arguments.chunk}
-    # A dimension that is not the first axis in every input is not a batch.
+    # A dimension is a batch only if it is the first axis of every input that has it.
     batches = {dim.symbol for dim in free} - {dim.symbol for dim in free if dim.axis}
     inputs = {}
     for name, rule in rules.items():

@@ -33,12 +33,13 @@ Shapes = Mapping[str, "tuple[int, ...] | None"]
 # Function that runs the model with these sizes and returns the shapes of the outputs. Raises `BridgeError`.
 Run = Callable[[Sizes], Shapes]
 
-# Errors of a run that the model or its inputs caused. Others, such as a missed deadline, propagate.
+# Errors of a run that the model or its inputs cause. Other errors, such as a missed deadline, propagate.
 OF_THE_MODEL: Final = (OrtError, RemoteError, OptionError)
 
 # Number of sizes to run in addition to the smallest bucket. Three sizes show whether the relation is linear.
 FURTHER_SIZES: Final = 2
-# Number of consecutive sizes to run if a dimension is rounded. Sizes with each remainder show the rounding.
+# Number of consecutive sizes to run if a dimension is rounded. For a divisor up to this number, these sizes have
+# all remainders, which determine the rounding.
 CONSECUTIVE: Final = MAX_DENOMINATOR
 # Largest divisor to search for: it covers hop lengths of audio models and ratios of two sampling rates. The search
 # takes 20 runs to find two sizes at which the output grows, and up to `MAX_SEARCHED` further runs.
@@ -107,8 +108,8 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
 def needed_values(
     inputs: Sequence[NodeInfo], feeds: Mapping[str, Array], runs: Callable[[Mapping[str, Array]], bool]
 ) -> dict[str, Any]:
-    """Return values for small inputs with which the model runs although it does not run with zeros; {} if none are
-    found or needed.
+    """Return values for small inputs with which the model runs, if it does not run with zeros; {} if it runs with
+    zeros, or if no values are found.
 
     Args:
         feeds: zeros for all inputs.
@@ -128,7 +129,7 @@ def needed_values(
         values = {name: np.full_like(value, number) for name, value in small.items()}
         if not runs({**feeds, **values}):
             continue
-        # Set each value back to zeros if the model runs without it.
+        # Reset each input to zeros if the model also runs with zeros in this input.
         for name in small:
             others = {one: value for one, value in values.items() if one != name}
             if runs({**feeds, **others}):
@@ -138,7 +139,7 @@ def needed_values(
 
 
 def check_cut(plan: BucketPlan, arguments: BucketArguments, outputs: Sequence[NodeInfo]) -> None:
-    """Raise `OptionError` for outputs and dimensions that the model does not have."""
+    """Raise `OptionError` if ``cut=`` does not fit the outputs and dimensions of the model."""
     known = {node.name: node for node in outputs}
     for name, relations in arguments.cut.items():
         node = known.get(name)
@@ -306,7 +307,8 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
     The dimension increases in steps. The exact positions of two steps, one at small and one at large sizes, leave
     few possible relations. The simplest relation is tested at further sizes until no size can refute it.
     """
-    # `_find_step` runs up to MAX_DIVISOR further sizes; let the second search end at the largest bucket.
+    # `_find_step` tries sizes up to `start + MAX_DIVISOR`, so start the second search that far below the largest
+    # bucket.
     small, large = observed.base, max(2 * observed.base, observed.buckets[-1] - MAX_DIVISOR)
     if not all(_find_step(observed, name, axis, start) for start in (small, large)):
         return None
@@ -364,7 +366,8 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
         yield from (size for size in (step - 1, step) if size > 0)
     yield largest
     if factor > 1:
-        # Two relations with factors above 1 may differ at a single size: find one for each possible divisor.
+        # Two relations with factors above 1 may differ at a single size only. For each larger divisor, yield a size
+        # at which the relation with that divisor differs from `relation`.
         sizes = np.arange(first, largest + 1)
         for other in range(divisor + 1, MAX_DIVISOR + 1):
             rival = fit(relation.symbol, values, (other,))

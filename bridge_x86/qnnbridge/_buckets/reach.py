@@ -37,7 +37,7 @@ RunModel = Callable[[Mapping[str, Any]], "Sequence[Any] | None"]
 # Function that returns feeds of the right types and shapes for a size of the free dimension.
 FeedsOf = Callable[[int], Mapping[str, Any]]
 
-# Length of the longest input. If a change affects outputs up to its ends, the context counts as unlimited.
+# Length of the longest input. If a change still affects its first or last output, the context counts as unlimited.
 LONGEST_PROBE: Final = 4096
 # Tolerance, relative to the largest value. Sums with a different number of terms are rounded differently.
 TOLERANCE: Final = 1e-4
@@ -116,7 +116,7 @@ def measure(
         operators: operators of the model, as far as they are known. longest: largest size to try.
 
     Raises:
-        OptionError: the context is unlimited, or the effects of generated inputs do not show it.
+        OptionError: the context is unlimited, or cannot be measured with generated inputs.
     """
     # Double the size until no change reaches an end, because small inputs run faster. The next size must confirm
     # the result: an attention over a few positions may use other positions at another length.
@@ -210,7 +210,7 @@ def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Seq
             continue
         moved = True
         factor = relation.factor
-        # If a change reaches the first or last step, its influence may extend further than this input.
+        # If a change reaches the first or last step, its influence may extend beyond the ends of this input.
         if hit[0] < factor or hit[-1] >= differs.shape[axis] - factor:
             seen.ends = True
             return True

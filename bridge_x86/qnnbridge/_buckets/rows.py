@@ -19,7 +19,7 @@ MIXED: Final = 0.01
 def mixes(
     plan: BucketPlan, number: int, feeds: Mapping[str, Any], run: Callable[[Mapping[str, Any]], Sequence[Any]]
 ) -> bool:
-    """Return whether two rows give different results together than each row alone.
+    """Return whether the results of two rows in one batch differ from the results of each row alone.
 
     Args:
         number: index of the dimension whose rows are compared.
@@ -43,7 +43,7 @@ def mixed_text(symbols: frozenset[str]) -> str:
 
 
 def _differs(both: Any, alone: Any, row: int) -> bool:
-    """Return whether the output for a single row differs clearly from its part of the output for both rows."""
+    """Return whether the output of a row that ran alone differs clearly from its output in a batch of two rows."""
     whole, value = np.asarray(both), np.asarray(alone)
     if whole.dtype.kind != "f" or whole.ndim != value.ndim:
         return False

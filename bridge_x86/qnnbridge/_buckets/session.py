@@ -230,8 +230,8 @@ class BucketedRunner:
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """Return a string that identifies everything except the model that affects the results: how calls are
-        divided and how the model is rewritten. Stored verdicts apply only if this string is equal."""
+        """Return a string that describes how calls are divided and how the model is rewritten. Both affect the
+        results, so stored verdicts apply only if this string is equal."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -251,7 +251,7 @@ class BucketedRunner:
         limits: CallLimits,
         memory: OutputPlacement | None = None,
     ) -> list[Any]:
-        """Return the outputs. The first call of a size without a variant waits for its compilation."""
+        """Return the outputs. The first call of a size without a variant waits until the variant is compiled."""
         # Ignore `memory`, which requests outputs in shared memory: cutting the padding copies the outputs anyway.
         return self._run(names, feed, run_options, limits, wire=False)
 
@@ -285,8 +285,8 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # Inputs have different sizes for one dimension. On the CPU, ONNX Runtime decides whether this is an
-            # error.
+            # The inputs have different sizes for one dimension, so they cannot be padded. With overflow="cpu", ONNX
+            # Runtime decides whether this is an error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -392,7 +392,7 @@ class BucketedRunner:
         self._variants.count(variant)
         names, limits = tuple(call.names), call.limits._replace(timeout=left_s)
         if looked_at:
-            # Compare only the values that remain after cutting: the application does not receive the others.
+            # Compare only the values that remain after cutting: the application does not receive the cut values.
             counted = None if true == variant else self._counted(true, variant)
             values = runner.run_values(names, feeds, call.run_options, limits, compared=True, counted=counted)
             return values if call.wire else [to_application(value) for value in values]
@@ -482,7 +482,7 @@ class BucketedRunner:
     # --- information ---
 
     def announce(self, session: object) -> None:
-        """Do nothing: each variant was reported to the watchers when it was created."""
+        """Do nothing: each variant was reported to `remote_runner.watchers` when it was created."""
 
     @property
     def recipe(self) -> SessionRecipe:
@@ -540,7 +540,7 @@ class BucketedRunner:
     @property
     def verified(self) -> NumbersReport:
         """The worst report of all variants: "differs" before "unknown" before "agrees". If padding changes the
-        results, the state is "differs", too: the comparison of a single variant does not notice this."""
+        results, the state is "differs", too: a variant is compared with the CPU's results for padded inputs."""
         if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())

@@ -43,7 +43,7 @@ WEIGHTS: Final = (
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
 class VariantStatus(Shown):
-    """Status of one compiled size.
+    """Status of one variant.
 
     Attributes:
         made: whether the session of the variant has been created.
@@ -316,7 +316,7 @@ def opener(host: Host, retry: int, timeout: float | None, warn: Warn) -> Open:
 
     def open_runner(recipe: SessionRecipe, left_s: float | None, on_deadline: OnDeadline) -> RemoteRunner:
         creation = CallLimits(left_s, retry, on_deadline)
-        # `BucketedRunner` chooses the calls to compare: it cuts and joins what the application receives.
+        # `BucketedRunner` chooses the calls to compare, because only it has the cut and joined outputs.
         runner = RemoteRunner(host, recipe, retry, creation, timeout, warn, chooses_calls=False)
         runner.announce(runner)
         return runner

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 
-# genai rejects integers that are larger than this, so they are sent as floats.
+# genai rejects larger integers than this, so larger values of search options are sent as floats.
 _LARGEST = 2**53
 _SEVERAL = ("num_beams", "batch_size", "num_return_sequences")
 
@@ -63,7 +63,7 @@ class GeneratorParams(Shown):
                 number = float(value)  # `float` accepts numpy's numbers, too
             except (TypeError, ValueError, OverflowError):
                 raise OptionError(f"The search option {name}={value!r} is not a number.") from None
-            if not math.isfinite(number):  # genai accepts such values and generates meaningless tokens
+            if not math.isfinite(number):  # with NaN or infinity genai generates meaningless tokens
                 raise OptionError(f"The search option {name}={number:g} is not a finite number.")
             # Keep the type of integers and booleans, from which the host recognizes boolean options.
             self._search[name] = value if isinstance(value, int) and abs(number) < _LARGEST else number
@@ -116,7 +116,7 @@ class Generator(Shown):
 
     def _shown_facts(self) -> Iterator[Fact]:
         remote = self._remote
-        if isinstance(remote, RemoteBatch):  # only the host has the tokens of a batch
+        if isinstance(remote, RemoteBatch):  # the tokens of a batch are only in the host, so do not count them
             yield f"{counted(remote.rows, 'sequence')}, {counted(remote.steps_taken, 'step')}", ""
         else:
             yield counted(len(remote.tokens), "token"), ""
@@ -207,8 +207,8 @@ class Generator(Shown):
     def set_runtime_option(self, key: str, value: str) -> None:
         """Set an option of the running model.
 
-        ``terminate_session`` may be set by any thread: while it is "1", the running prompt or token and all later
-        ones end with `Cancelled`.
+        ``terminate_session`` may be set by any thread: while it is "1", the running call and all later calls for
+        prompts or tokens raise `Cancelled`.
         """
         if key == "terminate_session":
             self._remote.stopping.assign(str(value) == "1")

@@ -35,8 +35,8 @@ class Config(Shown):
 
     Args:
         config_path: the folder of the model.
-        allow_native: names of options that load native code or write files, such as "custom_ops_library", and that
-            the folder's genai_config.json is allowed to set. Default: none.
+        allow_native: names of options that the folder's genai_config.json may set although they load native code or
+            write files, such as "custom_ops_library". Default: none.
     """
 
     def __init__(self, config_path: str | os.PathLike[str], *, allow_native: Collection[str] = ()) -> None:
@@ -160,8 +160,8 @@ class Model(Shown):
         return self._remote.recipe.label if hasattr(self, "_remote") else ""
 
     def _shown_facts(self) -> Iterator[Fact]:
-        """Yield facts that the host reported when it loaded the model."""
-        if not hasattr(self, "_info"):  # the model could not be loaded, or is being loaded
+        """Yield the facts about the model that the host reported when it loaded the model."""
+        if not hasattr(self, "_info"):  # the host has not loaded the model yet, or could not load it
             yield "not loaded", ""
             return
         if not self._remote.is_loaded:

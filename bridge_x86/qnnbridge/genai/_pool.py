@@ -8,15 +8,16 @@ messages affect only the tokens, which are compared one by one; `generate` does 
 `timeout` and `max_tokens` are applied in this process and set for each answer.
 
 With guidance, onnxruntime-genai (0.13 to 0.18) resets the grammar when a generator is rewound. A kept generator is
-always rewound, at least by the token that is appended again, so each answer starts at the beginning of its grammar.
+always rewound by at least one token, which is then appended again, so each answer starts at the beginning of its
+grammar.
 
 A generator is not kept if its answer could differ from the answer of a new generator, or if reuse would save no
 time:
 
 - with a sampling seed, since random numbers continue where the last answer ended;
 - with `logprobs`, several sequences, or after a cancelled or failed answer;
-- for pipelines with fixed windows, and for models whose past and present do not share a buffer: there the host runs
-the model on the whole history again;
+- for pipelines with fixed windows, and for models whose past and present do not share a buffer: after a rewind, the
+host runs such a model on the whole history again;
 - beyond 4096 tokens of Phi models, whose rotary factors change at that length for the whole history.
 """
 
@@ -192,8 +193,8 @@ class GeneratorPool(Shown):
             if not kept.fits(model, params, salt):
                 continue
             common = _common(kept.tokens, tokens)
-            # Leave a generator that shares less than half of its tokens with the prompt: another conversation may
-            # continue with it.
+            # Do not use a generator that shares less than half of its tokens with the prompt: another conversation
+            # may continue with it.
             if common > longest and 2 * common >= len(kept.tokens) and not _doubtful(model, kept.tokens, tokens):
                 best, longest = kept, common
         return best

@@ -8,8 +8,8 @@ through these states::
           |                                      v                   v
           +--------------------------------- HOST DIED (not because of this call, or once because of it)
 
-After a crash that the call may have caused, the call is attempted once more. A second such crash quarantines the
-prompt (or the model, if it was being loaded), and its error is raised. Safe to use from any thread.
+After a crash that the call may have caused, the call is attempted once more. After a second such crash, the prompt
+(or the model, if it was being loaded) is quarantined and the call raises an error. Safe to use from any thread.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def end_overdue(host: Host, grace_s: float = OVERDUE_S) -> bool:
             return True
         sleep(_LOOK_S)
         with contextlib.suppress(BridgeError):
-            host.ping(_LOOK_S)  # `ping` reads late answers of calls that timed out
+            host.ping(_LOOK_S)  # waiting for the answer also reads late answers of timed-out calls
     return False
 
 
@@ -279,8 +279,8 @@ class Remade:
         """Process the answer to the request that created the object."""
 
     def answer_of_creation(self) -> Frame | None:
-        """Return the answer to the request that created the object, once, if it also contains the result of the
-        call; else ``None``."""
+        """Return the answer to the request that created the object if that request also ran the call. Otherwise,
+        and after the first time, return ``None``."""
         return None
 
     def _exists(self, found: HostObject, process: HostProcess) -> bool:
@@ -317,8 +317,8 @@ class ModelRecipe:
 
 
 class RunsAhead(Protocol):
-    """Interface of a generation. tokens: tokens that the application has read. ahead: arrived tokens after
-    these."""
+    """Interface of a generation. tokens: tokens that the application has read. ahead: later tokens that have
+    arrived already."""
 
     tokens: list[int]
     ahead: collections.deque[int]
@@ -453,14 +453,14 @@ class RemoteModel(Remade):
 
     def _made(self, frame: Frame) -> None:
         self.info = GenerationModelInfo.from_wire(field(frame.header, "result", "Mapping[str, Any]"))
-        # Use a set, so that several stages with the same remedy cause only one warning.
+        # Use a set, so that several stages with the same `npu_memory` cause only one warning.
         took = {stage.placement.npu_memory for stage in self.info.stages} - {""}
         texts = [*self.info.notes, *(f"{self.info.label} is {words}." for words in took)]
         show_notices([Notice("once", text) for text in texts])
         self._blame_model(self.info.fingerprint)
 
     def _blame_model(self, fingerprint: str) -> None:
-        # After this, crashes during a call are blamed on the model with this fingerprint.
+        # Blame crashes during later calls on the model with this fingerprint.
         if fingerprint != self.context.fingerprint:
             self.context = dataclasses.replace(self.context, fingerprint=fingerprint)
 

@@ -59,11 +59,12 @@ if TYPE_CHECKING:
 LONGEST_STEP: Final = 32
 # Number of tokens of an answer's second step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
-# Limit of open streams for a step ahead, so that other generations also get streams of the connection.
+# Request a step ahead only while fewer streams are open, so that other generations also get streams of the
+# connection.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
 FIRST_STEPS_OF_DAEMON: Final = 8
-# Intended seconds of a step with a daemon. The number of tokens is derived from the time of earlier steps; a single
-# token may take longer.
+# Target duration of a step with a daemon, in seconds. The number of tokens is derived from the time of earlier
+# steps; a single token may take longer.
 STEP_OF_DAEMON_S: Final = 0.1
 
 
@@ -165,7 +166,7 @@ class RemoteGeneration:
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
         self.text = ""
-        # Texts of the tokens in `ahead`, and the tokenizer that decodes them: see `decode_with`.
+        # Texts of the tokens in `ahead`, and the tokenizer with which the host decodes tokens: see `decode_with`.
         self._texts: collections.deque[str] = collections.deque()
         self._tokenizer: Remade | None = None
         self._answer_start = 0
@@ -274,7 +275,7 @@ class RemoteGeneration:
         if length == len(self.tokens):
             return  # a finished generation stays finished
         self.settle()
-        # The host rewinds with the next request, whose `length` is smaller than the host's number of tokens.
+        # The next request contains the smaller `length`, so the host then rewinds its generator.
         del self.tokens[length:]
         self.base, self.done, self._step = min(self.base, length), False, 1
 
@@ -352,7 +353,7 @@ class RemoteGeneration:
             step = steps[0]
             try:
                 with TerminateRelay(self.stopping, process.channel) as stoppable:
-                    # The step was requested before this relay existed, so pass the request's id to the relay.
+                    # The step was requested before this relay existed, so register the request's id with the relay.
                     if stoppable is not None:
                         stoppable(step.stream.request_id)
                     frame = step.stream.next(deadline)
@@ -377,10 +378,11 @@ class RemoteGeneration:
         self._with_replay(attempt, context, deadline)
 
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
-        """Request the next tokens. Return False if they will arrive through `_steps`."""
+        """Request the next tokens. Return False if they will arrive through a stream in `_steps`, else True."""
         count, is_new = self._next_count(len(self.tokens)), not self.remade.is_in(process)
         self._process = process
-        # A step of one token needs no stream. An open stream would prevent suspects of a crash from running alone.
+        # A step of one token needs no stream. After a crash the suspected calls run one at a time, which an open
+        # stream would prevent.
         if count > 1 and not is_new and not self.model.host.blame.active:
             self._open_step(process, len(self.tokens), count, deadline)
         if self._steps:
@@ -461,7 +463,7 @@ class RemoteGeneration:
             answer = remade.answer_of_creation()
             if answer is not None:
                 return answer
-        # A daemon omits the first step of a new generator if another generator has to be freed first.
+        # If a daemon had to free another generator first, the new generator has not run its first step: run it now.
         try:
             number, others = self._numbers_in(process, step, deadline)
             return call_object(

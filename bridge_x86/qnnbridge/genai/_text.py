@@ -212,7 +212,8 @@ class TextStream(Shown, Iterator[str]):
         return self._up_to_stop(self._generator._remote.text)
 
     def _up_to_stop(self, piece: str) -> str:
-        """Return the text up to a stop string. Hold back an end that may be the beginning of a stop string."""
+        """Return the text up to a stop string. If the text ends with the beginning of a stop string, keep that part
+        until the next token shows whether the stop string continues."""
         if not self._stop:
             return piece
         text = self._held + piece
@@ -222,7 +223,7 @@ class TextStream(Shown, Iterator[str]):
             self._held = ""
             self._finish("stop")
             return text[: min(found)]
-        # Length of the longest end of the text that begins a stop string. Complete stop strings were found above.
+        # Length of the longest suffix that begins a stop string. Complete stop strings were found above.
         keep = max(
             (n for stop in self._stop for n in range(1, min(len(stop), len(text) + 1)) if text.endswith(stop[:n])),
             default=0,

@@ -37,8 +37,8 @@ class Tokenizer(Shown):
         self._model = model._remote
         self._options: dict[str, str] = {}
         self._ids: dict[str, Any] | None = None
-        # Number of option changes. `_rendered` contains this number, the last output of a chat template and its
-        # tokens, because most applications encode that output next.
+        # Number of option changes. `_rendered` caches this number, the last output of a chat template and the
+        # output's tokens, because most applications encode that output next.
         self._changes = 0
         self._rendered: tuple[int, str, Any] | None = None
         # Use a local variable: a lambda that refers to `self` would create a reference cycle through `remade`.

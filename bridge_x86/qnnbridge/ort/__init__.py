@@ -136,7 +136,7 @@ _SUBMODULES = ("backend", "capi", "datasets")
 _LEFT_HERE = ("onnxruntime_validation",)
 
 
-# Attributes of the package that applications read.
+# onnxruntime has these attributes, and applications read them.
 import_capi_exception = None
 cuda_version = ""
 package_name = "onnxruntime"
@@ -192,7 +192,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is not None:
         value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
-        # Importing the module attaches the members (`_attach`). The module object is not needed.
+        # Import `_native`, which adds those members to the classes (`_attach`).
         if name in _WITH_INNER:
             importlib.import_module(f"{_OURS}._native")
         set_module(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)

@@ -348,7 +348,7 @@ class ModelCompiler:
 
     @property
     def _is_native(self) -> bool:
-        """Return whether this model needs ONNX Runtime's own compiler."""
+        """Return whether the settings of this compilation require ONNX Runtime's own compiler."""
         # The compiler process of `qnnbridge.compile` cannot call functions of the application or write external
         # weights.
         if self._functions or self._settings["external_path"] is not None:

@@ -1,5 +1,5 @@
-"""The drop-in in child processes: make children import the drop-in, and make waits for any child process ignore the
-host.
+"""The drop-in in child processes: make child processes import the drop-in, and hide the host process from waits for
+any child process.
 
 A folder with three one-line packages and the metadata of ``onnxruntime`` is put first on ``PYTHONPATH``;
 multiprocessing, subprocess and shells pass that variable on to child processes. There is one folder per version in
@@ -41,7 +41,7 @@ _log = log_of("qnnbridge.ort")
 
 # Environment variable with the path of the drop-in's folder. It is set if the drop-in is enabled.
 VARIABLE: Final = "QNNBRIDGE_DROPIN"
-# Value of the variable if no folder is writable. Child processes then neither try again nor log this again.
+# Value of the variable if no folder is writable. Child processes then do not try again or repeat the warning.
 NO_FOLDER: Final = "none"
 _OURS: Final = "QNNBRIDGE_"
 
@@ -68,7 +68,7 @@ _WRITE_INTERVAL_S: Final = 0.05
 
 
 def offer_to_children(environ: MutableMapping[str, str]) -> bool:
-    """Put the folder first on the ``PYTHONPATH`` of `environ`; return False if no folder is writable."""
+    """Put the drop-in's folder first on the ``PYTHONPATH`` of `environ`; return False if no folder is writable."""
     if environ.get(VARIABLE) == NO_FOLDER:
         return False
     folder = _made(environ)
@@ -102,7 +102,7 @@ def _contents() -> dict[str, str]:
 
 
 def _made(environ: Mapping[str, str]) -> str | None:
-    """Return the folder; create it if it is missing. Return ``None`` if no folder is writable."""
+    """Return the drop-in's folder; create it if it is missing. Return ``None`` if no location is writable."""
     from qnnbridge.ort._environment import host_version
 
     contents = _contents()
@@ -221,7 +221,7 @@ def _completed(env: Any, arguments: Any, executable: Any, *, shell: bool) -> dic
         if any(word in ("-I", "-E") for word in itertools.takewhile(lambda word: word.startswith("-"), options)):
             return None
     except (TypeError, ValueError, AttributeError, OSError):
-        return None  # `Popen` itself raises the error
+        return None  # the arguments are invalid, and `Popen` raises the error
     for name, value in os.environ.items():
         if name.startswith(_OURS):
             made.setdefault(name, value)

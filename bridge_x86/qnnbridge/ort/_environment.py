@@ -38,7 +38,7 @@ from qnnbridge_protocol.errors import BridgeError, Fail, OptionError, RemoteRunt
 from qnnbridge_protocol.specs import GLOBAL_THREADS_VARIABLE
 
 if TYPE_CHECKING:
-    # This module imports numpy, which `qnnbridge exec` does not need to start a program.
+    # Import `ort_value` for types only: it imports numpy, which `qnnbridge exec` does not need to start a program.
     from qnnbridge._values.ort_value import OrtValue
 
 # Up to version 1.x this package contains ONNX Runtime; from 2.0 on it is a plugin for a separate onnxruntime
@@ -475,7 +475,7 @@ def _register(name: str, info: OrtMemoryInfo, arena: OrtArenaCfg | None, **more:
             cause="Other applications share the sessions of the daemon, and would share the allocator.",
             fix="Use a private host (QNNBRIDGE_HOST=private), or omit the allocator.",
         )
-    # Omit -1, which selects ONNX Runtime's default, except in max_mem, where 0 selects the default.
+    # Omit settings of -1, for which ONNX Runtime uses its default. Keep max_mem, whose default is 0.
     settings = arena and {
         name: value for name in OrtArenaCfg.__slots__ if (value := getattr(arena, name)) != -1 or name == "max_mem"
     }

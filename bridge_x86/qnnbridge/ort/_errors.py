@@ -38,8 +38,8 @@ def _add_notes(error: OrtError | RemoteError) -> None:
     notes = [f"Cause: {error.cause}"] if error.cause else []
     notes += [f"Evidence: {line}" for line in error.evidence]
     notes += [f"Fix: {error.fix}"] if error.fix else []
-    # `add_note` exists since Python 3.11. Tracebacks there read this list; older versions ignore it. Decorated
-    # methods call each other (`run` and `run_values`), so one error may be annotated twice.
+    # Extend the list itself, because `add_note` exists only since Python 3.11; older versions ignore the list. Skip
+    # notes that are in the list, because decorated methods call each other (`run` and `run_values`).
     there = error.__dict__.setdefault("__notes__", [])
     there.extend(note for note in notes if note not in there)
 

@@ -54,7 +54,7 @@ class ModelPackage:
     @staticmethod
     @bound("ModelPackage.compute_directory_hash")
     def compute_directory_hash(source_dir: str) -> str:
-        # The function is static in the bindings, but an operation in the host needs an object, so use an empty
+        # This method is static in the bindings, but the host runs operations only on objects, so create an empty
         # package.
         made, _ = create_object(default_host(), "ModelPackage")
         try:

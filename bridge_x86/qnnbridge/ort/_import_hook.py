@@ -44,7 +44,7 @@ _NO_HOST: Final = (HostStartFailed, BreakerOpen)
 
 
 def shorten_host_errors() -> None:
-    """From now on in this process, show errors of the host's start without qnnbridge's frames."""
+    """Install an exception hook that prints errors of the host's start without qnnbridge's frames."""
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -138,7 +138,8 @@ class _Finder(DistributionFinder, importlib.abc.MetaPathFinder):
     def find_distributions(self, context: Any = None) -> Iterable[Distribution]:
         # Normalize the name: `version("ONNXRuntime")` refers to the same package.
         asked = getattr(context, "name", None)
-        # If the folder for children is on the path, a search of all distributions finds its metadata anyway.
+        # If the folder for child processes is on the path, Python's own search of all distributions already finds
+        # the metadata there.
         all_of_them = asked is None and os.environ.get(VARIABLE) not in sys.path
         if all_of_them or (asked or "").lower().replace("_", "-") == "onnxruntime":
             yield _Metadata()
@@ -220,7 +221,8 @@ class _Loader(importlib.abc.Loader):
 
 
 def _show_as_package(module: ModuleType) -> None:
-    """Set the package's path to the host's onnxruntime and import the modules that ``onnxruntime`` imports."""
+    """Make submodules available as in ``onnxruntime``: set the package's path to the host's installation and import
+    the modules that ``onnxruntime`` imports."""
     hosts = next(_installed(), None)
     if hosts is not None:
         _own_paths.setdefault("qnnbridge.ort", list(module.__path__))
@@ -273,7 +275,7 @@ _ort_folder: str | None = None
 
 
 def _folder() -> str | None:
-    """Return the folder of the host's onnxruntime, found by its files. If the files are not found, ask the
+    """Return the folder of the host's onnxruntime. Search the folders of the host's Python; if that fails, ask the
     running host."""
     global _ort_folder
     # Cache only a success, because a host that cannot start now may be available at the next import.
@@ -320,8 +322,9 @@ def _spec(fullname: str, path: str) -> importlib.machinery.ModuleSpec | None:
             loader=_HostLoader(fullname, source),
             submodule_search_locations=[path] if is_package else None,
         )
-    if os.path.isdir(path):  # the folder has no __init__.py
-        # Without a loader the module becomes a namespace package, as with Python's own finder.
+    if os.path.isdir(path):
+        # The folder has no __init__.py. Without a loader the module becomes a namespace package, as with Python's
+        # own finder.
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = [path]
         return spec

@@ -207,7 +207,7 @@ def selected(
         raise Fail(f"{_FAILED}failed: bad_function_call", fix="Give a function.")
     metadata = _metadata(model, host, timeout_s)
     if metadata is None:
-        return [(CPU, {})]  # creating the session raises the model's error
+        return [(CPU, {})]  # without a readable model, creating the session raises the error
     # Put CPUs last, as in ONNX Runtime. The sort is stable: QNN devices keep the host's order.
     devices = sorted(get_ep_devices(), key=lambda device: device.ep_name == CPU)
     try:

@@ -237,7 +237,8 @@ class _Writing(Journal):
         self._records: dict[tuple[str, int, int], ModelRecord] = {}
         # Keep a reference to each host, so that the `id` of the object is not reused while the process runs.
         self._hosts: dict[int, Any] = {}
-        # Sessions that are still in use, with their records: a comparison may end after the last call.
+        # Sessions that are still in use, with their records: a comparison may end after the last call, and its
+        # result must still be recorded.
         self._sessions: weakref.WeakKeyDictionary[Any, ModelRecord] = weakref.WeakKeyDictionary()
         self._process = 0
         self._file: BinaryIO | None = None
@@ -294,7 +295,8 @@ class _Writing(Journal):
             self._sessions[session] = record
             found = [one.verified for one, of in self._sessions.items() if of is record]
             worst = min(found, key=lambda one: (WORST_FIRST.index(one.state), -one.compared))
-            # `record.numbers` may come from a session that was released, so replace it only by a real report.
+            # `record.numbers` may come from a session that was released, so replace it only by the report of a
+            # comparison.
             if record.numbers is None or worst.state != "off":
                 record.numbers = dataclasses.replace(worst, outputs=()).to_wire()
             with contextlib.suppress(OSError):  # the parent has ended and removed the folder, or the disk is full
@@ -304,7 +306,8 @@ class _Writing(Journal):
         self._process = os.getpid()
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
         self._sessions.clear()
-        # Register this function after the function of `_host`, so that it is called before the hosts end.
+        # atexit calls functions in reverse order: register this function after that of `_host`, to call it before
+        # the hosts end.
         atexit.unregister(self.close)
         atexit.register(self.close)
         with contextlib.suppress(OSError):

@@ -120,7 +120,7 @@ class Session(bridge.InferenceSession):
             journal().opened(self, because=error.message)
         else:
             journal().opened(self)
-        # A session with buckets needs no check, because its sizes are fixed.
+        # A session with buckets has only fixed sizes, so no node is kept from QNN by free dimensions.
         if choice.providers and choice.providers[0][0] == QNN and self.buckets is None:
             self._look_at_sizes(decides=policy == "qnn")
 
@@ -151,8 +151,8 @@ class Session(bridge.InferenceSession):
 
     @staticmethod
     def _may_have_sizes(recipe: SessionRecipe) -> bool:
-        """Return whether additional sessions for other sizes are possible. They are not if they would write the
-        same output files."""
+        """Return whether additional sessions for other sizes are possible. They are not if each session writes an
+        output file, because all would write the same file."""
         options, entries = recipe.spec.options, recipe.spec.config_entries
         writes = options.get("optimized_model_filepath") or options.get("enable_profiling")
         return not writes and entries.get("ep.context_enable", "0") in ("", "0")
@@ -185,7 +185,7 @@ class Session(bridge.InferenceSession):
         # In ONNX Runtime `set_seed` applies to the whole process. Here the seed is sent with each session. The seed
         # is part of the recipe, so that a session that is created again in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
-        recipe = choose_model(host, recipe, self._timeout)  # before the code below, which reads the chosen model
+        recipe = choose_model(host, recipe, self._timeout)  # choose first: the next lines use the chosen model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe
@@ -279,8 +279,8 @@ class Session(bridge.InferenceSession):
     @as_ort_raises
     def end_profiling(self) -> str:
         path, prefix = super().end_profiling(), self.get_session_options().profile_file_prefix
-        # Return a relative path if the program set a relative prefix, since it may join the path to a folder.
-        # Return the absolute path if the working folder has changed.
+        # Return a relative path if the program set a relative prefix, because the program may join the result to a
+        # folder. Return the absolute path if the working folder has changed.
         named = os.path.join(os.path.dirname(prefix), os.path.basename(path))
         return named if path and os.path.abspath(named) == path else path
 
@@ -340,7 +340,7 @@ class Session(bridge.InferenceSession):
             self._of_first_call.close()
 
     def disable_fallback(self) -> None:
-        """From now on, raise the error of a failed creation without another attempt on the CPU."""
+        """Disable the fallback: raise the error of a failed creation without another attempt on the CPU."""
         self._fallback_on = False
 
     def enable_fallback(self) -> None:

@@ -51,7 +51,7 @@ def bound(name: str) -> Callable[[F], F]:
     """Decorate a function to accept and convert its arguments as the function `name` of the bindings does.
 
     The function's annotations determine the types, since the recorded signature does not show whether None is
-    accepted. Errors are raised as in `as_ort_raises` and `refused`.
+    accepted. Wrong arguments raise pybind11's `TypeError`; other errors get notes as in `as_ort_raises`.
     """
 
     def decorate(function: F) -> F:

@@ -113,7 +113,7 @@ class SizesOfFirstCall:
     def _sizes(self, feed: Any) -> Seen | None:
         """Return the sizes in a feed; ``None`` for an incomplete or empty feed, for which the first session
         raises the error."""
-        if not isinstance(feed, Mapping):  # the first session raises ONNX Runtime's error for this
+        if not isinstance(feed, Mapping):  # the first session raises ONNX Runtime's error for such a feed
             return None
         found: Seen = {}
         for axis in self._axes:

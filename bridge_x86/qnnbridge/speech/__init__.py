@@ -62,8 +62,8 @@ _log = log_of("qnnbridge.speech")
 # Minimum number of seconds between the starts of two consecutive windows. Otherwise very small predicted times
 # could lead to fifty windows per second of audio.
 _LEAST_ADVANCE_S = 1.0
-# If a call misses its deadline at most this many seconds before the transcription's deadline, report that the
-# transcription missed its deadline: both deadlines are the same point in time, computed slightly differently.
+# The deadline of a call is the transcription's deadline, computed slightly differently. If a call misses its
+# deadline at most this many seconds earlier, report that the transcription missed its deadline.
 _SOON_S = 0.05
 Task = Literal["transcribe", "translate"]
 
@@ -385,7 +385,8 @@ class Transcription(Shown):
         owner, audio = self._recognizer, self._audio
         size = owner._sessions.frames * HOP
         least = round(_LEAST_ADVANCE_S * RATE)
-        # Start with the length of a window, so that the first window may advance by less than `least`.
+        # `before` is the advance of the previous window. The first window has none, so start with a whole
+        # window: a single short advance is allowed.
         before = size
         while (samples := audio.window(size)).size:
             # At the end of the audio `samples` is shorter; `log_mel` fills the window with silence.
@@ -403,8 +404,8 @@ class Transcription(Shown):
                 if step is not None:  # the rest of the window is processed again with the next window
                     # A time token counts steps of 20 ms, which are two frames of the features.
                     spent = min(max(1, step) * 2 * HOP, spent)
-                # After two short steps in a row, the predicted times are too small. Use the remaining tokens as the
-                # text of the rest of the window.
+                # Two short advances in a row show that the predicted times are too small. Use the remaining tokens
+                # as the text of the rest of the window.
                 if max(spent, before) < least and step is not None:  # the rest of the window is not processed again
                     done = sum(len(span.tokens) for span in spans)
                     if len(tokens) > done + 1:  # a single remaining token can only be a time token

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 RATE: Final = 16000
 HOP: Final = 160
 WINDOW: Final = 400
-_BELOW: Final = 8.0  # minimum of the features: this many decades below the loudest bin
+_BELOW: Final = 8.0  # minimum of the features, in decades below the largest feature
 
 
 @functools.lru_cache(maxsize=4)

@@ -122,8 +122,8 @@ def run_bound(
     outputs: Mapping[str, OrtValue | None],
     left: TimeLeft,
 ) -> Values:
-    """Run the session with these values. Create a new value for each output that has none. Raise errors of the
-    session or of `left`."""
+    """Run the session with these inputs and outputs. Create a new value for each output that is ``None``. Raise
+    errors of the session, and the error of `left` if no call is allowed."""
     timeout = left()
     binding = session.io_binding()
     for name, value in inputs.items():
@@ -345,11 +345,11 @@ class TokenRules:
         scores[first - 1] = -np.inf
         was_time = bool(chosen) and chosen[-1] >= first
         before_was_time = len(chosen) < 2 or chosen[-2] >= first
-        if was_time:  # time tokens come in pairs, except at the end
-            if before_was_time:
+        if was_time:
+            if before_was_time:  # forbid another time token: they come in pairs, and the first is single
                 scores[first:] = -np.inf
             else:
-                # Forbid text tokens, which have smaller ids than the end token.
+                # Allow only a second time token or the end: text tokens have smaller ids than the end token.
                 scores[: self.end] = -np.inf
         times = [token for token in chosen if token >= first]
         if times:  # times must not decrease, and a segment must not be empty

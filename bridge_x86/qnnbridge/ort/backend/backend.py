@@ -72,7 +72,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
                 raise unittest.SkipTest(why)
             model = data
         options = SessionOptions()
-        # ONNX Runtime's backend also sets this entry.
+        # Accept the same models as ONNX Runtime's backend, which also sets this entry.
         options.add_session_config_entry(
             "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
         )
