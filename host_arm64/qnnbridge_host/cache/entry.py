@@ -37,11 +37,12 @@ class EntryFile:
 class EntryManifest:
     """Manifest of an entry.
 
-    id: unique for each build, also of the same key. parts: the parts of the key. label: the model's name in
-    messages. source_path: the model's path when it was compiled. source_bytes: size of the model with all its
-    files. info: facts about a session of the original model. created: time in seconds since 1970. compile_seconds:
-    the time that a hit saves. salvaged: the compiler crashed after it had written everything. warning: text about
-    operators that QNN is known to compute wrong, which is repeated for every hit.
+    id: random number that distinguishes compilations of the same key. parts: the parts of the key. label: the
+    model's name in messages. source_path: the model's path when it was compiled. source_bytes: size of the model
+    with all its files. info: inputs, outputs, metadata and placement that a session of the original model reports.
+    created: time in seconds since 1970. compile_seconds: the time that a hit saves. salvaged: the compiler crashed
+    after it had written everything. warning: text about operators that QNN is known to compute wrong, which is
+    repeated for every hit.
     """
 
     key: str
@@ -121,7 +122,8 @@ class Differs(Exception):
 class CacheEntry:
     """An entry on the disk.
 
-    folder: absolute path. checked: stamps of the entry's files when they were verified against the manifest.
+    folder: absolute path. checked: the entry's files with their stamps (size and times) and hashes at their
+        verification; empty without a verification.
         native: a path of the folder that QNN can open (`native_path`), for an entry that is to be loaded.
     """
 
@@ -162,7 +164,7 @@ class CacheEntry:
 
     @property
     def files(self) -> tuple[KnownFile, ...]:
-        """Files that the session loads, with the hashes of the verification, or else of the manifest."""
+        """Files that a session loads. The hashes come from the verification; before it, from the manifest."""
         if self.checked:
             return self.checked
         records = self.manifest.files
@@ -176,8 +178,7 @@ class CacheEntry:
                 raise Damaged(f"{os.path.basename(file.path)} changed while it was loaded")
 
     def touched(self) -> bool:
-        """Return whether the files were opened for writing since they were verified, even if the contents are
-        equal.
+        """Return whether a file may have been written since the verification, even with the same contents.
 
         Raises:
             OSError: a file cannot be checked.
@@ -189,8 +190,8 @@ class CacheEntry:
         return False
 
     def restore(self, loaded: SessionInfo) -> SessionInfo:
-        """Return the information that a session of the original would report. Raise `Differs` if the compiled model
-        does not match.
+        """Return what a session of the original model would report. Raise `Differs` if the compiled model does not
+        match the original model.
 
         An EPContext model lacks producer, version and domain, and counts a whole partition as one node.
         """

@@ -67,8 +67,8 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def _whole_number(text: str) -> int:
-    """Parse an integer; refuse integers that are too large for floats and the wire. No record contains such
-    integers."""
+    """Parse an integer; refuse integers that the wire protocol's 64 bits cannot represent. No valid record
+    contains them."""
     number = int(text)
     if not -(2**63) <= number < 2**64:
         raise ValueError("a number is too large")
@@ -76,7 +76,7 @@ def _whole_number(text: str) -> int:
 
 
 def _refuse_halves(value: object) -> None:
-    """Raise `ValueError` for a lone surrogate in a string, unless it encodes a byte of a file name."""
+    """Raise `ValueError` for a lone surrogate, unless Python uses it for an undecodable byte of a file name."""
     text = json.dumps(value, ensure_ascii=False)
     text.encode("utf-8", "surrogateescape")
 
@@ -109,7 +109,7 @@ FORMS: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def is_part(root: Path, name: str) -> bool:
-    """Return whether a folder in a cache without a marker file has only contents that earlier versions wrote."""
+    """Return whether the folder `name`, in a cache without a marker file, contains only files of the cache."""
     form = FORMS.get(name)
     if form is None:
         return False
@@ -137,7 +137,7 @@ class JsonFolder:
         return [key for _, key in sorted(dated)]
 
     def remove(self, key: str) -> bool:
-        """Remove a record; return whether it existed. Raise `OSError`."""
+        """Remove a record; return whether it existed. Raise `OSError` if it cannot be removed."""
         try:
             self._entered()
             os.unlink(self._file(key))
@@ -172,8 +172,8 @@ class JsonFolder:
         return read_json(self._file(key))
 
     def _write(self, key: str, content: dict[str, Any]) -> None:
-        """Write a record. Ignore failures, because a missing record only costs time. Write nothing to a foreign
-        folder."""
+        """Write a record. Ignore failures, because a missing record only costs time. Write nothing if the folder
+        does not belong to qnnbridge."""
         with contextlib.suppress(OSError):
             root = self._folder.parent
             make_own(root, lambda name: is_part(root, name))
@@ -223,8 +223,8 @@ def _digest(content: object) -> str:
 #
 # The operating system's file locks are used, so the locks of a killed process are released at once. A lock is a
 # file that one process at a time can lock; nothing is ever written to it. Only the holder removes the file, and
-# only if no other process can be about to lock it (which another lock ensures). A process waits by polling, because
-# only a polling wait can have a timeout and be interrupted on every system.
+# only while another lock prevents other processes from locking it. A process waits by polling, because only a
+# polling wait can have a timeout and be interrupted on every system.
 
 # Polling interval in seconds: short compared with a compilation, long compared with a system call.
 POLL_S: Final = 0.02
@@ -245,7 +245,7 @@ class Held:
             with contextlib.suppress(OSError):
                 # Remove the file while the lock is held. Otherwise a process on POSIX could take the lock just
                 # before the file disappears.
-                os.unlink(self.path)  # fails on Windows while the file is open: see below
+                os.unlink(self.path)  # fails on Windows, where the file is still open
         self._lock.release(force=True)
         if remove:
             with contextlib.suppress(OSError):
@@ -303,13 +303,13 @@ def holding(path: Path, deadline: float | None = None) -> Iterator[bool]:
 
 
 BEAT_EVERY_S: Final = 1.0
-# Seconds without a heartbeat after which a process stops waiting: the compiler is suspended, or only a forked copy
-# of it holds the lock.
+# Seconds without a heartbeat after which a process stops waiting: the compiling process is suspended, or it has
+# ended and a forked child still holds its lock.
 STALLED_S: Final = 60.0
 
 
 class Heartbeat:
-    """The compiler's heartbeat: a file's modification time. Any thread may call it with the elapsed seconds."""
+    """Heartbeat of the compiling process: a file's modification time. Call the object with the elapsed seconds."""
 
     def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
         self._path = path
@@ -329,7 +329,7 @@ class Heartbeat:
 
 
 class WaitPolicy:
-    """Decides how long to wait: returns ``False`` when the last heartbeat is too old.
+    """Callback of a wait: returns ``False``, which ends the wait, when the last heartbeat is too old.
 
     Modification times are only compared with each other, so the clocks of the machines do not matter.
     """
@@ -370,7 +370,7 @@ class WaitPolicy:
 MARK: Final = ".qnnbridge-work"
 # Name of the lock file in earlier versions, in hidden folders next to compiled models.
 EARLIER_MARK: Final = ".lock"
-# Do not sweep younger folders, which may not be locked yet.
+# Do not sweep folders below this age in seconds, because they may not be locked yet.
 SETTLED_S: Final = 60.0
 CONTENTS: Final = "work"
 
@@ -381,7 +381,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     first.
 
     Args:
-        kind: name of the purpose; each purpose has its own name.
+        kind: what the folder is for.
         parent: the folder in which it is created; default: the folder for temporary files.
         hidden: begin the name with a dot, because users look into `parent`.
     """
@@ -407,7 +407,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
 
 
 def sweep(parent: str, prefix: str) -> int:
-    """Remove the folders of this kind whose process has ended, and return their number. Never raise an error."""
+    """Remove the folders with this prefix whose process has ended. Return their number. Never raise an error."""
     import shutil
 
     removed = 0
@@ -424,13 +424,13 @@ def _is_abandoned(folder: str) -> bool:
     if os.path.basename(folder).startswith(".") and not os.path.lexists(mark):
         mark = os.path.join(folder, EARLIER_MARK)
     try:
-        # Do not follow links: in a folder that all users share, another user may have created one.
+        # Do not follow links: in a folder that all users share, another user may have created a link.
         about, marked = os.lstat(folder), os.lstat(mark)
         mine = not hasattr(os, "geteuid") or (about.st_uid == marked.st_uid == os.geteuid())
         if not (mine and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(marked.st_mode)):
             return False
-        # A time in the future (after the clock was set back) must not protect a folder forever. A folder with
-        # contents is never too young: the contents are created after the lock is taken.
+        # A time in the future (after the clock was set back) must not protect a folder forever. Ignore the age
+        # of a folder with contents: they are created after the lock is taken.
         young = 0 <= time.time() - about.st_mtime < SETTLED_S
         if young and not os.path.isdir(os.path.join(folder, CONTENTS)):
             return False

@@ -3,8 +3,9 @@ cache.
 
 Every option that is not known to be harmless is part of the key: an unknown option without effect costs a
 compilation, an omitted option would give wrong results. Names and locations of files are never part of the key,
-only their contents. A session that examines the compilation itself (dumps, profiles, op traces, own compiled
-models) bypasses the cache. `reason_against` returns a clause that messages show after "off: ". Pure functions.
+only their contents. A session that needs the compilation itself (for dumps, profiles or op traces, or because it
+writes a compiled model) bypasses the cache. `reason_against` returns a clause that messages show after "off: ".
+Pure functions.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ HARMLESS_OPTIONS: Final = frozenset(
     )
 )
 
-# Prefixes of config entries that do not change the graph. The last prefix is for a folder whose contents are part
-# of the fingerprint.
+# Prefixes of config entries that do not change the graph. The last prefix sets the folder of external data, whose
+# contents are part of the fingerprint.
 HARMLESS_ENTRIES: Final = (
     *("session.log_", "session.intra_op", "session.inter_op", "session.force_spinning_stop"),
     *("session.enable_profiling", "session.use_per_session_threads"),
@@ -186,7 +187,7 @@ def _value(name: str, text: str, host: HostInfo, hash_file: HashFile) -> Any:
 
 
 def _values(names: Iterable[str], values: Sequence[Any]) -> list[list[str]]:
-    """Return name and hash of each tensor that was given as a value."""
+    """Return the name and hash of each initializer that the session passes as a value."""
     if not values:
         return []
     from qnnbridge_protocol.values import Encoder

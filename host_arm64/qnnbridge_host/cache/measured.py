@@ -1,10 +1,10 @@
-"""Measured results of the known-wrong table on this computer: the file, and the look-up.
+"""Store and look up the results of measuring the rows of the known-wrong table on this computer.
 
 The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row on the hardware that
 sessions use, and stores the results in the state folder together with the conditions: chip, driver, versions of
-ONNX Runtime and QNN. A row that is right here causes neither rewrites nor warnings; a row that is wrong here counts
-even if the table does not list this chip. For a row that was not measured, or has changed since then, the table
-decides.
+ONNX Runtime and QNN. If QNN computes a row right, the row causes neither rewrites nor warnings; if QNN computes it
+wrong, the row applies even if the table does not list this chip. For a row that was not measured, or has changed
+since then, the table decides.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class MeasuredPlace:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredRow:
-    """Result of a row. digest: digest of the row's condition and example at the time of the measurement. snr:
-    decibels. why: error message."""
+    """Result of measuring one row. digest: digest of the row's condition and example at the time of the
+    measurement. snr: decibels. why: error message."""
 
     state: RowState
     digest: str
@@ -117,11 +117,11 @@ class RowsHere:
 
     @property
     def identity(self) -> list[str]:
-        """List of the differences from the table, for keys of results that depend on the table."""
+        """Differences from the table. Cache keys of results that depend on the table contain this list."""
         return sorted([f"-{name}" for name in self.right] + [f"+{name}" for name in self.more])
 
     def rows(self, arch: int, release: str) -> tuple[WrongOperator, ...]:
-        """Return the rows that apply. release: the release of onnxruntime-qnn."""
+        """Return the rows that apply to a Hexagon version and a release of onnxruntime-qnn."""
         return tuple(
             row
             for row in table()
@@ -200,7 +200,7 @@ def rows_here(
 def right_on_this_npu(now: Mapping[str, str]) -> frozenset[str]:
     """Return the rows whose newest measurement on this computer's NPU was right.
 
-    The result is empty on the simulator. This is for commands that do not start a host.
+    The result is empty on the simulator. Commands that do not start a host use this function.
 
     Args:
         now: the known installed versions; a result that was measured with another version is invalid.
@@ -245,7 +245,7 @@ def unmeasured(place: MeasuredPlace, path: Path | None = None) -> tuple[WrongOpe
 
 
 def measured_path() -> Path:
-    """Return the path of the file, which may not exist."""
+    """Return the path of the file with the measured results, which may not exist."""
     return state_dir() / FILE
 
 
@@ -272,7 +272,11 @@ def _parsed(path: str, _modified_ns: int, _size: int, _inode: int) -> Sequence[M
 
 
 def keep_measured(results: MeasuredRows, path: Path | None = None) -> None:
-    """Add results to the file, replacing results of the same rows under the same conditions. Raise `OSError`."""
+    """Add results to the file, replacing results of the same rows under the same conditions.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     path = path or measured_path()
     path.parent.mkdir(parents=True, exist_ok=True)
     with holding(Path(f"{path}.lock")):

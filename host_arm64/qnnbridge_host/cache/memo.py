@@ -184,16 +184,17 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
 
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of the model's nodes. differs: the
 # compiled model has other inputs or outputs than the original. crashes: two compiled models in a row killed the
-# host or could not be loaded. slow: the model is small but took long to compile, so later sessions use the cache.
-# unmapped: the model's weights cannot be mapped into the NPU's memory (`load_mapped_or_not`). gates: the model's
-# results are wrong, and splitting gates does not help (`create/parting.py`).
+# host or could not be loaded. slow: the model is below the cache's size limit, but took long to compile, so
+# later sessions use the cache. unmapped: the model's weights cannot be mapped into the NPU's memory
+# (`load_mapped_or_not`). gates: the model's results are wrong even if its gates (Sigmoid, Tanh) are separated from
+# other operators (`create/parting.py`).
 Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmapped", "gates"]
 
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
 # Reasons that may be due to chance expire earlier: two crashes, or a QNN that supported nothing while its driver
-# was being replaced. An attempt to compile a model without nodes for QNN takes little time.
+# was being replaced. Compiling a model without nodes for QNN fails quickly, so repeating it is cheap.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
 NOTHING_MAX_AGE_S: Final = DAY_S
 _MAX_AGE_S: Final[Mapping[Kind, float]] = {"crashes": CRASHES_MAX_AGE_S, "nothing-on-qnn": NOTHING_MAX_AGE_S}
@@ -268,8 +269,8 @@ def load_mapped_or_not(
 
     Args:
         create: creates the object; its argument is whether to disable the mapping.
-        settings: settings of the application's cache; without a usable cache nothing is remembered.
-        model: the model.
+        settings: settings of the application's cache; without a usable cache the result is not stored.
+        model: the model, whose fingerprint is part of the stored result's key.
         versions: function that returns the host's versions.
 
     Raises:
@@ -336,15 +337,15 @@ MAX_VERDICTS: Final = 1000
 VERDICTS_MAX_AGE_S: Final = 365 * 24 * 3600.0
 # Maximum wait for the lock in seconds; reading and writing a record takes less than a millisecond.
 LOCK_WAIT_S: Final = 2.0
-# Number of comparisons that were interrupted by the end of their process, after which no comparison is started.
+# Start no further comparison if this many comparisons were interrupted by the end of their process.
 MAX_ATTEMPTS: Final = 5
 
 
 class Verdicts(JsonFolder):
     """Files with the results of comparisons, one for each key.
 
-    Several processes may read, merge and write a record at once. A system lock orders them, because "agrees" must
-    not overwrite a difference that another process has just found.
+    Several processes may read, merge and write a record at once. They take a system lock in turn, because "agrees"
+    must not overwrite a difference that another process has just recorded.
 
     Args:
         root: the cache's folder of this version.
@@ -375,7 +376,7 @@ class Verdicts(JsonFolder):
         Args:
             key: the key of the record.
             report: the verdict of the comparison.
-            calls: number of calls of the model since calls were last added to the verdict.
+            calls: number of calls of the model since the last `add` or `count`.
         """
         with self._locked():
             before = self.read(key)
@@ -421,7 +422,7 @@ class Verdicts(JsonFolder):
                 self._write(key, {**content, "attempts": 0})
 
     def _report(self, key: str, content: Mapping[str, Any] | None) -> NumbersReport | None:
-        """Return the report in a record; ``None`` if it is missing or was made by other rules.
+        """Return the report in a record; ``None`` if it is missing or has other `RULES`.
 
         A record that this version cannot interpret is from another build, and is set aside.
         """
@@ -432,7 +433,7 @@ class Verdicts(JsonFolder):
             report = NumbersReport.from_wire({**content["report"], "kept": True})
             if not is_time(report.when) or not math.isfinite(report.seconds):
                 raise ValueError(f"its times are {report.when:g} and {report.seconds:g}")
-            # A record of an earlier version has no count: it comes from one compared call.
+            # Records of earlier versions contain no number of compared calls: these versions compared one call.
             compared = max(report.compared, 1 if report.state in ("agrees", "differs") else 0)
             return dataclasses.replace(report, calls=max(report.calls, compared), compared=compared)
         except BridgeError as error:

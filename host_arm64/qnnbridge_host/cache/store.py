@@ -53,7 +53,7 @@ from qnnbridge_host.model.source import KnownFile
 from qnnbridge_os.files import NotOurs, enter, is_own, make_folders, make_own, sync_file, sync_folder
 from qnnbridge_protocol.field_types import read_document
 
-# Timeout for the lock that a process holds while it removes leftovers, which may have several gigabytes.
+# Timeout in seconds for the sweep lock, whose holder may be deleting gigabytes of abandoned files.
 SWEEP_WAIT_S: Final = 10.0
 # Maximum number of set-aside entries that are kept, with the reason.
 MAX_INVALID: Final = 20
@@ -99,7 +99,7 @@ class Store:
         self._own = False
 
     def prepare(self) -> None:
-        """Create the folders. Raise `OSError` if the path cannot be a cache."""
+        """Create the folders. Raise `OSError` if the path is too long or a folder cannot be created."""
         longest = len(os.fspath(self.root / "entries")) + _LONGEST_NAME + 2 * (_LONGEST_NAME + 1)
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
             raise OSError(f"{self.folder} is too long a path: Windows could not open the files in it")
@@ -110,12 +110,12 @@ class Store:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the cache's folder exists and belongs to qnnbridge."""
+        """True if the cache's folder exists and belongs to qnnbridge."""
         return self.root.is_dir() and is_own(self.root, self._is_ours)
 
     def part(self, name: str) -> Path:
-        """Return a folder of the cache, whether it exists or not. Raise `NotOurs` for a link or a foreign
-        folder."""
+        """Return the path of a folder of the cache, which may not exist. Raise `NotOurs` if it is a link, or if the
+        cache's folder does not belong to qnnbridge."""
         if not self._own:
             enter(self.root)
             if not is_own(self.root, self._is_ours):
@@ -138,7 +138,7 @@ class Store:
             return []
 
     def check_room(self, size_bytes: int) -> None:
-        """Raise `OSError` if the disk has less free space than the given size, before a model is compiled."""
+        """Raise `OSError` if less than `size_bytes` of disk space is free. Call this before compiling a model."""
         free = shutil.disk_usage(self.root).free
         if free < size_bytes:
             raise OSError(errno.ENOSPC, f"The disk is full ({free} bytes are free)")
@@ -165,7 +165,8 @@ class Store:
         return dataclasses.replace(entry, checked=self._check(entry, fresh))
 
     def peek(self, key: str) -> CacheEntry | None:
-        """Return an entry after checking only its manifest. Raise `Damaged` also for a link or a file."""
+        """Return an entry after checking only its manifest. Raise `Damaged` if the manifest is invalid, or if the
+        entry's path is a link or a file."""
         folder = self.entry_folder(key)
         try:
             enter(folder)
@@ -183,7 +184,8 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Make the finished draft the entry of its key, atomically. Hard links share equal files among entries."""
+        """Publish the finished draft as the entry of its key, atomically. Files that another entry also
+        contains become hard links to it."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
@@ -237,7 +239,7 @@ class Store:
         """Mark an entry as used: it is not evicted as long as the returned lock is held."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The name of a lock file contains the process id, so that lock files of this process need not be opened.
+        # The name of a lock file contains the process id, so that `use` can skip the lock files of this process.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             # Remove lock files of killed processes and of sessions that were never closed.
@@ -298,7 +300,7 @@ class Store:
         return Draft(folder, held)
 
     def sweep(self) -> int:
-        """Remove files that crashed creators and users of entries left. Return the number of removed drafts."""
+        """Remove the drafts and lock files of processes that have ended. Return the number of removed drafts."""
         removed = 0
         for folder in self.listed("uses"):
             self._sweep_uses(folder.name)
@@ -476,7 +478,8 @@ def total_bytes(store: Store) -> int:
 def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
     """Evict entries until all of them together have at most `max_bytes`. Return the evicted keys.
 
-    keep: key of an entry that was just created and is about to be used. Raises `OSError`.
+    keep: key of an entry that was just created and is about to be used. Raise `OSError` if the cache cannot be
+    read.
     """
     held = try_hold(store.part("locks") / "evict.lock")
     if held is None:

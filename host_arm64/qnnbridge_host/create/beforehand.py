@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Do not check smaller models: compiling them takes less time than starting a worker.
 LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
-# Reason in the trace for a node that the NPU's library refused. Only the log contains the error code, 3110.
+# Reason in the placement trace for a node that the NPU's library refused. Only the log has the error code, 3110.
 _GENERAL: Final = "Failed to add node"
 # File name of QNN's IR library, without a folder: the host searches for it in the provider's folder.
 _IR_LIBRARY: Final = "QnnIr.dll" if sys.platform == "win32" else "libQnnIr.so"
@@ -89,8 +89,8 @@ def _evidence(node: Mapping[str, Any]) -> str:
 
 
 def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any], order: WorkOrder) -> SessionInfo:
-    # Import the module here: few sessions need it, and it imports modules for runs, which other sessions import
-    # only after the response.
+    # Import the module here, because few sessions need it: it loads modules for runs, which would delay the
+    # response.
     from qnnbridge_host.create.worker import Worker, WorkerSession
 
     with Worker(order).running() as worker:

@@ -31,8 +31,8 @@ class ModelChoice(NamedTuple):
         fix: the rewrites of the copy to load; ``None`` to load the model as given.
         rewrites: the rewrites that are the reason for the copy (`fix` also contains their prerequisites); empty if
             the application requested the copy.
-        parting: the failed accuracy check that is the reason for the copy; ``None`` if known faults of the model
-            are the reason.
+        parting: the failed accuracy check that is the reason for the copy; ``None`` if known-wrong operators are
+            the reason.
     """
 
     fix: FixSpec | None = None
@@ -44,7 +44,7 @@ AS_GIVEN: Final = ModelChoice()
 
 
 def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None) -> ModelChoice:
-    """Choose the model for a session that may use a rewritten copy without a request for it (`may_rewrite`).
+    """Choose the model for a session that may load a copy although the application requested none (`may_rewrite`).
 
     Args:
         creation: the creation with the model as given.
@@ -68,7 +68,7 @@ def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None)
 
 
 def may_rewrite(creation: Creation) -> bool:
-    """Return whether the host may use a rewritten copy without a request for it."""
+    """Return whether the host may load a rewritten copy although the application did not request it."""
     spec, source = creation.spec, creation.source
     if spec.fix is not None and spec.fix.when == "never":
         return False
@@ -87,12 +87,12 @@ def may_rewrite(creation: Creation) -> bool:
 
 
 def writes_files(spec: SessionSpec) -> bool:
-    """Return whether creating the session writes files. A second attempt would fail, because the files exist."""
+    """Return whether creating the session writes files. Creating it again would fail, because the files exist."""
     return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
 
 
 def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
-    """Return the rewrites that fix the model's known faults and its 64-bit floats at inputs and outputs."""
+    """Return the rewrites for the model's known-wrong operators and for its inputs and outputs of 64-bit floats."""
     from qnnbridge_host.cache.measured import rows_of_session
     from qnnbridge_host.model.double_edges import REWRITE, double_edges
     from qnnbridge_host.model.known_wrong import computes_on_htp, find_for_session
@@ -109,7 +109,7 @@ def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
 
 
 def _with_prerequisites(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """Return the rewrites, preceded by those on which they rely: fixed sizes, constants and branches."""
+    """Return the rewrites, preceded by their prerequisites: the rewrites of free sizes, constants and branches."""
     from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
 

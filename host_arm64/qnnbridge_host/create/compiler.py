@@ -6,7 +6,7 @@ return, and the files are complete unless the functions raise an error. Thread-s
 Parts of QNN open files by paths in the system's own code page. So a model with a non-ASCII path is linked (or
 copied from another volume) with all of its files to a folder with an ASCII path, and the result is moved from
 there. A model that changes while it is compiled is compiled again from a private copy, whose hashes are checked.
-The folder is removed afterwards.
+The folder with the links or copies is removed after the compilation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _log = log_of("qnnbridge.compiling")
 # Parts of a session's refusal message that do not apply to a compilation (`nothing_to_compile`).
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
 _ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
-# Beginning of the advice in a refusal if some free dimensions have no usable name.
+# Beginning of the advice in a refusal if overrides by name cannot fix all free dimensions.
 _EXPORT_ADVICE = "Export the model with fixed shapes"
 # Stem of staged files. Users never see it: `StagingDir.with_real_paths` inserts the real file name into errors.
 STAGED_STEM = "qnnbridge_staged_model"
@@ -189,7 +189,8 @@ class _Compilation:
                 frame = worker.call_with_model({"op": "worker.create", "spec": spec.to_wire()})
                 info = SessionInfo.from_wire(frame.header["info"])
         except BridgeError:
-            # If the request was withdrawn, raise that: the error does not mean that the files are bad.
+            # If the request was withdrawn, raise `Cancelled`: an interrupted check does not prove that the files
+            # are bad.
             self._order.stop.check()
             raise death from None
         _log.warning("%s Its result is complete and is kept.", death.message)

@@ -1,9 +1,10 @@
-"""The use of the cache while a session is created: find or create the entry to load, and check the loaded session.
+"""Find or create the cache entry for a session that is being created, and check the session that loaded the entry.
 
-The caller calls `find` before the session is created, then `loaded`, `load_failed` or `made_without`. Invariants:
-an entry is loaded only after every byte was checked (an unchanged stamp of a file replaces the check of its bytes).
-An invalid entry is set aside and created once more; after the second failure the model is not cached. If the cache
-cannot be used, the session is created from its model. Not thread-safe.
+The caller calls `find` before the session is created. Then it calls `loaded` if the entry was loaded, `load_failed`
+if the load failed, or `made_without` if the session was created from the model. Invariants: an entry is loaded only
+after every byte was checked (an unchanged stamp of a file replaces the check of its bytes). An invalid entry is set
+aside and created once more; after the second failure the model is not cached. If the cache cannot be used, the
+session is created from its model. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -51,11 +52,11 @@ if TYPE_CHECKING:
 
 _log = log_of("qnnbridge.cache")
 
-# A small model uses the cache only if an earlier session of it took longer than this to create (in seconds).
+# A small model uses the cache only if creating an earlier session took longer than this number of seconds.
 SLOW_S: Final = 0.5
 # Longest wait for the key's lock when an entry must be set aside. After this time the entry is left unchanged.
 SET_ASIDE_WAIT_S: Final = 10.0
-# If two entries of a model crash or fail to load within this time, the model is no longer cached.
+# If two entries of a model crash the host or fail to load within this time, the model is no longer cached.
 SECOND_STRIKE_S: Final = 7 * DAY_S
 # Maximum number of compilations for one entry if the compiler crashes before it reports its result.
 ATTEMPTS: Final = 2
@@ -64,7 +65,7 @@ _EDGES: Final = "offload_graph_io_quantization"
 
 # Raise these errors: without the cache the session would fail in the same way, or after the same wait.
 _RAISED = (Cancelled, DeadlineExceeded, ModelQuarantined, WorkerDied)
-# These errors report a reset of the NPU, which an entry does not cause.
+# Errors that report a reset of the NPU. A cache entry does not cause such a reset.
 _ERRORS_OF_THE_NPU = (DeviceReset, EngineError)
 
 
@@ -111,7 +112,7 @@ class SessionCache:
 
     @property
     def reason_against(self) -> str | None:
-        """Reason for not using the cache, determined before the engine is loaded; ``None`` to use it."""
+        """Reason why the session bypasses the cache; ``None`` if it uses the cache. Does not need the engine."""
         source, settings = self._source, self._settings
         reason = reason_against(source, self._spec, settings)
         # A small model is cached only after an earlier session of it was slow (`made_without`).
@@ -130,7 +131,7 @@ class SessionCache:
         stored verdict on its outputs is "differs"."""
         if not self._settings.in_use:
             return None
-        with contextlib.suppress(OSError):  # `find` fails in the same way and reports the error
+        with contextlib.suppress(OSError):  # `find` fails with the same error later, and reports it
             key = key_of(self._parts(host))
             report = Verdicts(self._store.root).read(key)
             # Skip the import for most models: they passed the accuracy check or were never checked.
@@ -139,7 +140,7 @@ class SessionCache:
         return None
 
     def has_right_entry(self, host: HostInfo) -> bool:
-        """Return whether the model has a cache entry without a warning, which means that it has no known faults."""
+        """Return whether the model has a cache entry without a warning about known-wrong operators."""
         if self.reason_against is not None:
             return False
         with contextlib.suppress(Damaged, OSError):
@@ -217,7 +218,7 @@ class SessionCache:
                 return
             if entry is None:
                 self._announce_update(parts)
-                # Check the disk before a compilation that may take minutes.
+                # Check the free disk space before a compilation that may take minutes.
                 self._store.check_room(size_of(self._source))
                 entry = self._make(key, parts)
             if entry is None:
@@ -293,21 +294,22 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # The session that is created next shows whether the model or the compilation in a worker is at fault.
+            # The host now creates the session from the model. If that fails too, the model is at fault, else the
+            # worker.
             self.off(f"the model could not be compiled in a worker ({error.message})")
         return None
 
     # --- after the session was created ---
 
     def loaded(self, loadable: CacheEntry, info: SessionInfo) -> SessionInfo | None:
-        """Check the session of an entry, and return its facts as a session of the original model reports them.
+        """Check the session that loaded an entry, and return what a session of the original model would report.
 
         Return ``None`` if the entry does not match the model or its files may have changed.
         """
         try:
             loadable.check_unchanged()
             if loadable.touched():
-                # The files may have changed during the load, or may only have got new hard links: check and load
+                # Either the files changed during the load, or they only received new hard links: check and load
                 # them again.
                 self.release()
                 self.off("its files may have changed while they were loaded")
@@ -441,7 +443,8 @@ class SessionCache:
         self._set_aside[key] = reason
         self._set_aside_count += 1
         faults = ("crashed", "unloadable")
-        # Read the list before this entry is added to it, to find out whether this is the second failure of the key.
+        # Read the list of set-aside entries before this entry is added, to find out whether the key fails for the
+        # second time.
         since = time.time() - SECOND_STRIKE_S
         before = [
             entry
@@ -544,7 +547,7 @@ def _record(folder: Path, name: str) -> EntryFile:
 
 
 def _spec(spec: SessionSpec) -> SessionSpec:
-    """Return the session's description for the compilation, with the placement of a session without the cache.
+    """Return the session's description for the compilation, changed so that nodes are placed as without the cache.
 
     A session that allows the CPU computes quantization at the graph's edges on the CPU. In a compilation only an
     option of QNN has this effect, so add the option.

@@ -6,7 +6,7 @@ sessions on the CPU; QNN is not involved:
 
     a model with quantised tensors, before its first session: do its results on generated inputs change at level 1?
     a model that ONNX Runtime does not load: does it load without optimizers?
-    a call whose results on QNN differ from the CPU's: does the CPU give QNN's results with the optimizers?
+    a call whose results on QNN differ from the CPU's: does the CPU with the optimizers compute QNN's results?
 
 If the answer is yes, the search in `model.optimizers` finds the optimizers at fault. A choice is stored with the
 model's fingerprint and the version of ONNX Runtime; later sessions of the model use it, and it is part of the key
@@ -56,16 +56,16 @@ _log = logging.getLogger("qnnbridge.compiling")
 _QUANTISED: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 # Do not test larger models in advance. The first call is compared with the CPU instead.
 MAX_BYTES: Final = 512 * 2**20
-# Time limit of the test. If it expires, the comparison of the first call decides.
+# Time limit of the test in seconds. If it expires, the first call is compared with the CPU instead.
 PROOF_S: Final = 30.0
 # Number of sets of generated inputs. A single set is used if a run takes longer than SLOW_S.
 MOST_SETS: Final = 2
 SLOW_S: Final = 2.0
 # Smallest SNR, in dB, of results that differ only by rounding. Optimizers that only fold constants and move nodes
-# change the last bits of floats: the SNR was at least 120 dB in 22 models, and 300 dB in quantised models. A
-# removed requantisation causes 39 to 45 dB, or up to 60 dB if its quantisation steps are very fine.
+# change the last bits of floats: the SNR was at least 120 dB in 22 models, and 300 dB in quantised models. Removing
+# a requantisation lowers the SNR to 39 to 45 dB, or to at most 60 dB if the quantisation steps are very fine.
 LEAST_DB: Final = 50.0
-# Largest fraction of the integers in an output that may differ.
+# Largest fraction of an output's integers that differ if two results differ only by rounding.
 MAX_DIFFERING_FRACTION: Final = 0.1
 _PREFIX: Final = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 # Errors for a graph that ONNX Runtime's own optimizers have broken: InvalidArgument ("Node input ... is not a graph
@@ -87,7 +87,7 @@ class Optimizers:
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        # Choices by the key that names their file. Without a cache they are stored only here.
+        # Choices by key. With a cache, each choice is also stored in a file that the key names.
         self._choices: dict[str, OptimizerChoice] = {}
 
     def kept(
@@ -112,7 +112,7 @@ class Optimizers:
         settings: CacheSettings | None,
         order: WorkOrder,
     ) -> OptimizerChoice:
-        """Return the choice for a session that is about to be created, stored or by a new test.
+        """Return the choice for a session that is about to be created: the stored choice, or that of a new test.
 
         Args:
             source: the model.
@@ -210,7 +210,7 @@ class Optimizers:
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
     ) -> None:
         if spec.value_names or spec.config_entries.get(PROVE_ENTRY) == "0":
-            return  # do not store it: the key does not contain the initializers, or the test is disabled
+            return  # do not store the choice: the key does not contain the initializers, or the test is disabled
         key = self._key(source, spec)
         self._choices[key] = choice
         notes = _notes(settings)

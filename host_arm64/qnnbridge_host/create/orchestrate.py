@@ -159,7 +159,7 @@ _Jobs = tuple[CompilerInput, ...]
 def _compiled(
     task: CompileTask, jobs: _Jobs, folder: str
 ) -> tuple[Sequence[CompiledFiles], _Jobs, tuple[str, ...]]:
-    """Compile. Disable ONNX Runtime's optimizers that change the model's results or make the model invalid.
+    """Compile the jobs. Disable the optimizers of ONNX Runtime that change a model's results or make it invalid.
 
     Returns:
         The results, the jobs as they were compiled, and a note for each job.
@@ -260,8 +260,8 @@ def _deliver(
 def _warnings(
     job: CompilerInput, files: CompiledFiles, validation: Validation, hello: Hello, *, asked: bool
 ) -> tuple[str, ...]:
-    """Return the warnings about a result. asked: whether validation was requested; if it was not possible, a
-    warning reports that."""
+    """Return the warnings about a result. asked: whether validation was requested. If it was requested but
+    not possible, a warning reports why."""
     found = []
     placed = files.placement
     # Do not warn about conversions of 64-bit floats: every session lets the CPU compute these.
@@ -404,8 +404,8 @@ def _cannot_load_here(files: CompiledFiles) -> str | None:
 def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeError) -> bool:
     """Return whether a model that cannot be loaded may be correct, because it was compiled for another chip.
 
-    On a real NPU this is unknown: the NPU does not report its own number, and cannot load a model for a newer chip.
-    On the simulator the result is False, because the simulator computes for any single chip.
+    A real NPU does not report its chip, and cannot load a model for a newer chip: an option that sets the chip may
+    be the cause. The simulator can run a model for any single chip, so the result is False.
     """
     named = any("soc_model" in p.options or "htp_arch" in p.options for p in job.spec.providers)
     simulator = files.placement is None or files.placement.simulator
@@ -467,7 +467,7 @@ def _look_for_it(job: CompilerInput) -> str:
 
 # --- the difference of an output -------------------------------------------------------------------------
 # `numerics.judge` decides, as for sessions and for `qnnbridge verify`: an output that differs is wrong. An output
-# is reported as unusual if the inputs prove nothing, or if its SNR is barely sufficient.
+# is reported as unusual if the inputs cannot reveal a difference, or if its SNR is barely sufficient.
 
 
 def tolerance_text(number_format: NumberFormat) -> str:

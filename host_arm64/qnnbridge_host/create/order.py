@@ -39,8 +39,8 @@ class WorkOrder(NamedTuple):
         request: id of the serving host's request, which marks the worker's lines on stderr.
         deadline: time by `time.monotonic`.
         budget_s: seconds from the arrival of the request to the deadline.
-        limits: limits of the worker's frames.
-        patient: whether no caller waits, so that the work runs with low priority.
+        limits: maximum sizes of the messages that the worker may send.
+        patient: whether the worker runs with low priority, because no caller waits for its result.
         emit: sends an event about the request to the application.
     """
 
@@ -68,8 +68,8 @@ class Creation(NamedTuple):
     """The parsed request of a `session.create`.
 
     Attributes:
-        request: the request.
-        enter: reports to the application that a native step begins.
+        request: the received request.
+        enter: function that reports to the application that a native step begins.
         order: the task for worker processes.
         spec: the session's description.
         source: the model.
@@ -109,7 +109,7 @@ class Creation(NamedTuple):
 
 
 def default_command(argv: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return this host's command line, with this process as the parent, for a worker of the same kind.
+    """Return the command line of a worker: this host's options without ``--worker``, and this process as parent.
 
     argv: default: `sys.orig_argv`.
     """

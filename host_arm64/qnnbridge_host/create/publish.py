@@ -42,8 +42,8 @@ MODEL_SUFFIX: Final = ".onnx"
 # Suffix that QNN appends to the stem of the .onnx file to name the context binary.
 BLOB_SUFFIX: Final = "_qnn.bin"
 
-# Maximum length of a stem. File systems allow 255 bytes per name; the rest is for suffixes, also of temporary
-# files.
+# Maximum length of a stem in bytes. File systems allow 255 bytes for a name; the rest is for the suffixes of result
+# files and temporary files.
 MAX_STEM_BYTES: Final = 215
 
 WITHOUT_A_NAME: Final = "model"
@@ -89,14 +89,14 @@ class CompiledFiles:
         folder: folder of the files.
         model: file name of the .onnx file.
         blob: file name of the context binary; ``None`` if it is embedded.
-        placement: placement of the original's nodes; ``None`` if the compiler crashed before its report but its
-            files are complete.
+        placement: placement of the original model's nodes; ``None`` if the compiler crashed before it reported the
+            placement, but its files are complete.
         soc_model: the chip given to QNN; ``None`` for the chip of the host.
         provider_options: all options given to QNN.
         versions: versions of the worker's packages and QNN.
         seconds: duration of the native compilation; if the compiler crashed, duration of all its work.
         died_at_teardown: whether the compiler crashed during its clean-up; the result is complete.
-        info: facts about a session of the original, including facts that the compiled model lacks (producer,
+        info: information of a session of the original model, which the compiled model partly lacks (producer,
             version); ``None`` if `placement` is ``None``.
     """
 
@@ -156,7 +156,7 @@ def without_compiling(entries: Mapping[str, str]) -> dict[str, str]:
 
 
 def context_stem(stem: str | None) -> str:
-    """Return the stem of the compiled model for a model's stem: ``pnet`` -> ``pnet_ctx``, safe for QNN."""
+    """Return the stem of the compiled model for a model's stem: ``pnet`` -> ``pnet_ctx``. See `safe_stem`."""
     return safe_stem((stem or WITHOUT_A_NAME) + CONTEXT)
 
 
@@ -272,7 +272,7 @@ def _check_name(stem: str) -> None:
 
 @contextlib.contextmanager
 def compile_folder(target: str) -> Iterator[str]:
-    """Provide a hidden working folder in `target`, which is created if missing, and remove it after the block.
+    """Create a hidden working folder in `target`, and remove it after the block. Create `target` if it is missing.
 
     Raises:
         CompileFailed: a folder cannot be created.
@@ -288,7 +288,7 @@ def compile_folder(target: str) -> Iterator[str]:
     except BaseException:
         for path in made:
             with contextlib.suppress(OSError):
-                os.rmdir(path)  # `rmdir` fails if the folder is not empty
+                os.rmdir(path)  # `rmdir` removes only empty folders
         raise
 
 
@@ -354,7 +354,7 @@ def describe(
         folder: the working folder.
         place: the final destination.
         job: the compiled job.
-        files: the result.
+        files: the compiled model.
         validation: result of the comparison with the original.
         bundle: file names of all models that share the context binary; empty for a single model.
     """
@@ -436,7 +436,7 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
     """Move the .onnx file and its manifest, and remove the context binaries of the replaced model."""
     manifest = manifest_path(place.path)
     source, fresh = os.path.join(folder, place.model), manifest_path(os.path.join(folder, place.model))
-    # Read the names before the old manifest is removed.
+    # Read the names of the old context binaries before the manifest that contains them is removed.
     old_blobs = _blobs_of_old(place)
     if os.path.lexists(place.path):
         # Remove the old manifest first. Without a manifest the old model still works; with the new manifest it
@@ -502,7 +502,7 @@ def _alone(target: str) -> Iterator[None]:
         make_folders(path.parent)
         held = hold(path, time.monotonic() + LOCK_TIMEOUT_S)
     except OSError:
-        yield  # if the lock cannot be created, the order of the moves still protects the files
+        yield  # continue without a lock: the order of the moves still protects the files
         return
     if held is None:
         raise CompileFailed(

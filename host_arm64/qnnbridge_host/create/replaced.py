@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 COMMAND: Final = "fix=True"
 WITHOUT_A_NAME: Final = "model.onnx"
-# Do not read larger models for a suggestion in a refusal, because that would take too long.
+# Do not try rewrites of larger models for the suggestion in a refusal: reading the model would take too long.
 MAX_BYTES: Final = 512 * 2**20
 MOST_CHANGES: Final = 3
 # Name of the file that describes a copy in the cache.
@@ -110,7 +110,7 @@ def fixed_source(
             measured on this computer and were right.
 
     Raises:
-        OptionError: sizes or constants do not fit the model.
+        OptionError: a size or constant of `fix` does not fit the model, or the session passes weights.
         ModelError: the model cannot be rewritten, or the copy cannot be stored.
         DeadlineExceeded: another process was still rewriting the model.
     """
@@ -148,7 +148,7 @@ def fixed_source(
                 found = ModelSource.open(made.path, os.curdir)
                 return FixedSource(found, dataclasses.replace(changed, model_path=made.path), made.changes)
             except BridgeError:
-                raise  # raise it unchanged, although some `BridgeError`s are also `OSError`s
+                raise  # some `BridgeError`s are also `OSError`s, but do not concern the cache
             except OSError as error:
                 # The cache cannot be used, so create the copy without it.
                 unusable = _no_room(source, settings.folder, error)
@@ -235,7 +235,7 @@ def _kept(
         make: creates the copy in an empty folder.
         order: the task, for its deadline and stop signal.
         kind: type of the copy, one of `COPIES`.
-        words: what is done to the model, for messages, such as ("rewriting", "rewritten").
+        words: participles of the verb in messages, such as ("rewriting", "rewritten").
 
     Raises:
         DeadlineExceeded: another process was still creating the copy.
@@ -393,9 +393,9 @@ def wrapped_source(
         library: versions of QNN, on which the model depends besides the binary.
 
     Raises:
-        ContextUnusable: QNN's library cannot read the binary, or ONNX Runtime cannot run such a graph.
+        ContextUnusable: QNN's library cannot read the binary, or ONNX Runtime cannot run its graph.
         OptionError: the binary has several graphs, and no entry chooses a graph.
-        DeadlineExceeded, Cancelled: the worker was ended.
+        DeadlineExceeded, Cancelled: the deadline expired, or the request was withdrawn.
     """
     from qnnbridge_host.wrap.build import WrapRequest  # import it only here, because it imports ctypes
 
@@ -476,7 +476,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
 
 # --- context binaries from a function of the application -------------------------------------------------
 
-# Name of the application's function in requests.
+# Name by which the host calls the application's function that returns context binaries.
 CONTEXT_READ: Final = "ep_context_read"
 _PREFIX: Final = "qnnbridge-context-"
 
@@ -492,7 +492,7 @@ class ContextFolder:
         self._remove = weakref.finalize(self, shutil.rmtree, os.path.dirname(path), ignore_errors=True)
 
     def release(self, *, remove: bool = False) -> None:
-        """Remove the folder. remove: ignored, because the folder has only one holder."""
+        """Remove the folder. remove: ignored, because no other object uses the folder."""
         self._remove()
 
 
@@ -531,7 +531,7 @@ def fetch_contexts(source: ModelSource, calls_back: CallsBack) -> ContextFolder 
             with open(made.path, "wb") as file:
                 file.write(source.data or b"")
         for name in names:
-            # Ensure that the function's bytes are written only to the temporary folder.
+            # Refuse a path: the bytes that the function returns must be written only to the temporary folder.
             if os.path.basename(name) != name or name in ("", ".", ".."):
                 raise InvalidArgument(
                     f"The model's reference {name!r} to a context binary is not a plain file name."

@@ -171,7 +171,7 @@ class ModelService:
         source = open_model(
             spec.model_path, data, data_folder(spec.config_entries, folder), settings, stop, fingerprint, files
         )
-        # Check this before native code reads the model.
+        # Check the quarantine before native code reads the model.
         refuse_quarantined(source, quarantined)
         order = self._maker.order(request, stop, source, deadline, budget_s)
         if source.scan is None:
@@ -282,7 +282,7 @@ class ModelService:
             )
             first = jobs[0].source
         except BridgeError:
-            raise  # raise it unchanged, although some `BridgeError`s are also `ValueError`s
+            raise  # some `BridgeError`s are also `ValueError`s, which the next clause would replace
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.compile without a proper description ({error})") from None
         for job in jobs:
@@ -304,7 +304,7 @@ class ModelService:
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
 
     def _judged(self, source: ModelSource) -> Hello:
-        """Return the HELLO for checks of the model: if it is compiled, with the versions of the loaded QNN."""
+        """Return the HELLO for checks of the model. For a compiled model, add the versions of the loaded QNN."""
         compiled = source.scan is not None and source.scan.is_compiled
         return self._with_qnn_of_engine() if compiled else self._maker.hello
 
@@ -357,7 +357,7 @@ def _shipped_numbers(source: ModelSource) -> dict[str, Any] | None:
 
 
 def _after_creation(settings: CacheSettings | None, key: str | None) -> None:
-    """After the response, import the modules for runs, while the application prepares its arrays.
+    """After the response, import the modules that `session.run` needs, while the application prepares its inputs.
 
     key: key of a stored verdict, to which one call is added now. Otherwise a program that makes a single call could
         end before its call is counted, and would never reach the next comparison.
@@ -441,7 +441,7 @@ def compile_jobs(
     jobs = []
     for spec, one in zip(specs, described, strict=True):
         data = bytes(next(models)) if spec.model_path is None else None
-        # Check this first, because hashing a model of several gigabytes takes seconds.
+        # Refuse compiled models before hashing, which takes seconds for a model of several gigabytes.
         refuse_compiled(spec.model_path if spec.model_path is not None else data or b"", COMPILE_COMMAND)
         source = open_model(spec.model_path, data, data_folder(spec.config_entries, folder), None, stop)
         values = tuple(decoder.value(item) for item in one.get("initializers") or ())
@@ -464,7 +464,7 @@ def open_model(
 
     Args:
         path: the model's file; ``None`` for a model given as bytes.
-        data: the model's bytes, without a path.
+        data: the model's bytes, if `path` is ``None``.
         folder: folder to which relative paths refer.
         settings: the cache's settings; ``None`` without a cache.
         stop: the request's stop signal.

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 # Maximum number of entries that are tried for one session. After the second failure the model is no longer cached.
 MAX_ENTRIES: Final = 3
-# Maximum number of loads of a model whose files may have changed during a load. A changed stamp alone does not
-# prove this: compilations and tools create hard links, which change the stamp of a file.
+# Maximum number of loads of a model whose files may have changed during a load. A changed stamp does not prove
+# that a file changed: compilations and tools create hard links, which also change its stamp.
 ATTEMPTS: Final = 4
 
 
@@ -68,8 +68,8 @@ class MadeSession(NamedTuple):
 
     Attributes:
         session: the session's number.
-        info: the session's facts.
-        cache: the cache's result.
+        info: the session's inputs, outputs, metadata and placement.
+        cache: whether an entry was loaded, or why not.
         blame: the fingerprint to which a later crash is attributed.
         notices: messages for the application.
         changes: descriptions of the rewrites.
@@ -303,7 +303,7 @@ class SessionMaker:
         # Use the label of the user's model: the copy of a model given as bytes has a generated file name.
         source = copy.source._replace(shown=creation.source.label)
         refuse_quarantined(source, creation.quarantined)
-        # Do not use the copy's configuration entries: the copy needs no entry for a folder of weights.
+        # Keep the original's configuration entries: the copy needs no entry for a folder of weights.
         entries = creation.spec.config_entries
         spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(source))
         made = self._from_model(creation.of_copy(source, spec))
@@ -312,7 +312,7 @@ class SessionMaker:
     # --- create from one given model ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
-        """Create the session. The CPU converts 64-bit floats at the edges even if the session forbids the CPU."""
+        """Create the session. Let the CPU convert 64-bit floats at inputs and outputs, even in a strict session."""
         converting = _converting_if_needed(creation)
         made = self._with_optimizers(converting)
         if converting is not creation:
@@ -586,7 +586,7 @@ def _converting(spec: SessionSpec) -> SessionSpec:
     from qnnbridge_host.engine.qnn_options import DISABLE_CPU_FALLBACK, PROVIDER
     from qnnbridge_protocol.specs import ProviderSpec
 
-    # A strict session computes quantisation at the graph's edges on QNN: keep that.
+    # Compute quantisation at the graph's inputs and outputs on QNN, as every strict session does.
     options = {"offload_graph_io_quantization": "0"}
     providers = tuple(
         dataclasses.replace(one, options={**options, **one.options}) if one.name == PROVIDER else one

@@ -130,7 +130,7 @@ def _all_move(expected: Mapping[str, Sequence[Any]], number_format: NumberFormat
 
 
 def precision_of(job: CompilerInput) -> NumberFormat:
-    """Return the NPU's number format: 16-bit floats for a float model, quantised steps for a model with Q/DQ
-    nodes."""
+    """Return the number format on the NPU: 16-bit floats for a float model, quantised integers for a model with
+    Q/DQ nodes."""
     source = job.source.given
     return precision_of_operators(scan_model(source).ops)

@@ -79,7 +79,7 @@ class Worker:
         )
         self._connection = Connection(Role.CLIENT, hello)
         self._arrived: list[Frame] = []
-        # Native steps that the worker has reported, for the request and for its own start.
+        # The native step that the worker last reported: in the current request, and during its own start.
         self._phase: str | None = None
         self._loading: str | None = None
         # Why the worker was killed; ``None`` if it was not.
@@ -132,7 +132,7 @@ class Worker:
             BridgeError: the worker's error.
         """
         self._op = str(header["op"])
-        # A host does not report a native step for a run that is its only request (ADR 0003).
+        # A host sends no PHASE frame for a run that is its only request (ADR 0003), so set the phase here.
         self._phase = "running" if self._op == "session.run" else None
         header = {**header, "mark": self._order.request}
         left_s = self._order.left_s
@@ -161,7 +161,10 @@ class Worker:
         return self.call({**header, "initializers": described}, buffers)
 
     def kill(self, because: str) -> None:
-        """Kill the worker, in any thread. because: "cancelled", "deadline", "start", "stopped", "end" or ""."""
+        """Kill the worker; callable in any thread.
+
+        because: reason for `_death`: "cancelled", "deadline", "start", "stopped", "end" or "".
+        """
         self._because = self._because or because
         process = self._process
         if process is not None:
@@ -187,7 +190,7 @@ class Worker:
                 creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0)
                 | (getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0) if order.patient else 0),
             )
-            # Set the niceness from here: `preexec_fn` is not safe in a process with threads.
+            # Set the niceness after the start, because `preexec_fn` is not safe in a process with threads.
             if order.patient and sys.platform != "win32":
                 with contextlib.suppress(OSError):
                     os.setpriority(os.PRIO_PROCESS, self._process.pid, PATIENT_NICENESS)
@@ -296,7 +299,7 @@ class Worker:
         return frame
 
     def _read(self) -> bool:
-        """Read from the stream; return whether it continues."""
+        """Read from the worker's stream; return False at its end."""
         return self._reader.read_into(self._connection.get_buffer(), self._take)
 
     def _take(self, count: int) -> bool:
@@ -326,7 +329,7 @@ class Worker:
                 fix="Compile again.",
                 details={"phase": phase},
             )
-        # Read to the end: the process may still run for a moment after its streams end.
+        # Wait for the end of the process: it may run for a moment after its streams end.
         try:
             code: int | None = self._process.wait(END_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -451,8 +454,8 @@ def on_cpu(job: CompilerInput, level: int, disabled: Sequence[str] = ()) -> Sess
 def open_original(worker: Worker, job: CompilerInput) -> WorkerSession:
     """Open the reference: a session of the unchanged original model on the CPU only.
 
-    ONNX Runtime's graph optimizers are disabled, because their faults would occur in the reference as in the
-    session under test: they drop requantisations, and on the CPU they compute quantised MatMul nodes with 8-bit
-    activations and some patterns of LayerNormalization wrong (docs/numbers.md).
+    ONNX Runtime's graph optimizers are disabled, because a faulty optimizer would change the reference and the
+    tested session in the same way. Optimizers drop requantisations; on the CPU they also give the activations of
+    quantised MatMul nodes 8 bits, and replace some patterns by a wrong LayerNormalization (docs/numbers.md).
     """
     return WorkerSession(worker, on_cpu(job, LEVEL_OFF), job.initializers, job.source.data)

@@ -1,5 +1,4 @@
-"""Limits for small model files that would need huge resources: through the bodies of functions, or through large
-tensors.
+"""Check for small model files that would need huge resources because of nested functions or large tensors.
 
 A model of a kilobyte can contain functions that call each other twice, forty deep, or constants of terabytes. All
 checks here take time in proportion to the file.
@@ -178,8 +177,7 @@ def _about(number: int) -> str:
 
 
 def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
-    """Return whether a division of constants overflows its type (-2^63 by -1). The CPU ends the process in this
-    case.
+    """Return whether a division of constants overflows its type (-2^63 by -1), which would crash the process.
 
     tensor_of: function that returns the constant with a name, or None.
     """
@@ -209,7 +207,7 @@ def computes_many_sizes(model: Any) -> bool:
     operators = {node.op_type for node in model.graph.node}
     if not operators & {"Concat", "Range"}:
         return False
-    # Sizes are passed as scalars and vectors, so larger tensors are not propagated.
+    # onnx propagates only scalars and vectors (sizes), so ignore tensors of a higher rank.
     counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) < 2}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:

@@ -29,12 +29,12 @@ DATA_SUFFIX = ".data"
 # Protobuf refuses messages of 2 GiB; a margin is reserved for everything that is not weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# Errors that mean that the result cannot be written. A command writes nothing else while an `Output` is open.
+# Errors that mean that the result cannot be written: a command writes no other file while an `Output` is open.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 class Output:
-    """Destination of a result; a context manager that removes the work folder.
+    """Destination of a result. A context manager that creates a work folder and removes it at exit.
 
     Write the model to the path `model`, which has its final name, and a weight file next to it as `data_name`.
     Nothing is written to the target before `commit`.
@@ -87,7 +87,7 @@ class Output:
     ) -> None:
         about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
         failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
-        self._remove()  # only now, because `_explained` measures the free space before files are deleted
+        self._remove()  # after `_explained`, which measures how much space was free at the error
         if failed is not None:
             raise failed from None
 
@@ -153,7 +153,7 @@ def link_files(source: Path, names: Iterable[str], folder: Path) -> None:
     for name in filter(inside_folder, names):  # ONNX Runtime refuses paths outside of the folder
         there = folder / name
         there.parent.mkdir(parents=True, exist_ok=True)
-        # A link leads to the user's own file, and writing to it would change the original.
+        # Callers must not write to `there`: if it is a link, that would change the user's file.
         files.link_or_copy(source / name, there)
 
 
@@ -221,7 +221,7 @@ def given_model(source: str | os.PathLike[str], command: str, *, count_nodes: bo
     path = existing_model(Path(source))
     scan = scan_model(path, count_nodes=count_nodes)
     refuse_scanned(scan, command)
-    # only after the refusal, because a compiled model is refused even with the extra
+    # Check for the extra after the refusal, because a compiled model is refused even with the extra.
     require_models_extra(command)
     return GivenModel(path, scan, tuple(weight_files(path, scan.external_files)))
 

@@ -193,14 +193,14 @@ def op_name(node: Any) -> str:
 
 
 def count_ops(model: Any) -> dict[str, int]:
-    """Return the number of nodes of each operator in the file (`node_count`), most frequent first."""
+    """Return the number of nodes of each operator before optimisation (`node_count`), most frequent first."""
     functions = {operator_of(one.name, one.domain): _operators(one.node) for one in model.functions}
     counted = written_out(_operators(model.graph.node), functions)
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _operators(nodes: Iterable[Any]) -> Counter[Operator]:
-    """Count the operators of these nodes and of the graphs inside of them."""
+    """Count the operators of `nodes` and of their subgraphs."""
     found: Counter[Operator] = Counter()
     for node in nodes:
         found[operator_of(node.op_type, node.domain)] += 1
@@ -246,7 +246,7 @@ def weights_out_of_inputs(model: Any) -> int:
 
 
 def constant_tensor(node: Any) -> Any | None:
-    """Return a copy of a Constant node's tensor with the name of the result, or None as `tensor_inside` does."""
+    """Return a copy of `tensor_inside(node)` with the name of the node's output; None if that returns None."""
     found = tensor_inside(node)
     if found is None:
         return None
@@ -314,7 +314,7 @@ def name_nodes(model: Any) -> int:
 
 
 def captured_by(node: Any) -> Iterator[str]:
-    """Yield the tensors that the subgraphs of a node use, by name."""
+    """Yield the names of the tensors that the subgraphs of a node use."""
     for inner in graphs_in(node):
         for one in inner.node:
             yield from one.input
@@ -323,7 +323,7 @@ def captured_by(node: Any) -> Iterator[str]:
 
 
 def reads(node: Any) -> list[str]:
-    """Return the tensors that a node reads, including those that its subgraphs read, by name."""
+    """Return the names of the tensors that a node or its subgraphs read."""
     return [*node.input, *captured_by(node)]
 
 
@@ -333,8 +333,8 @@ def shrink_masks(model: Any, huge_from: float = HUGE_MASK, size: float = ENOUGH_
 
     An initializer is a mask if it contains only 0, 1 and huge values. A mask is added to scores with a magnitude
     below 100. If the mask contains -3.4e38, the quantisation range of the sum leaves no resolution for the scores:
-    a sentence encoder had a cosine of 0.48 against float with it, and 0.98 with -1e4, for which the softmax is 0 as
-    well.
+    the cosine similarity of a sentence encoder to its float model was 0.48 with -3.4e38, and 0.98 with -1e4, for
+    which the softmax is 0 as well.
 
     Args:
         model: the model to change.

@@ -37,7 +37,7 @@ class ModelIndex(GraphIndex):
         types: types of the tensors; default: inferred types.
         names: labels of the nodes, which replace the nodes' own names.
         folder: folder of the external tensors; without it their values are unknown.
-        follows: index of a copy of the model in which values computed from fixed shapes are constants.
+        follows: index of a constant-folded copy of the model, for values that follow from fixed shapes.
     """
 
     def __init__(
@@ -95,8 +95,8 @@ class ModelIndex(GraphIndex):
         return None if place is None else self.protos[place]
 
     def maker_of(self, name: str, *operators: str) -> Any | None:
-        """Return the node that computes a tensor if its operator is one of these ONNX operators; a model's function
-        does not count."""
+        """Return the node that computes a tensor if it is one of these ONNX operators, not a call of a function of
+        the model."""
         maker = self.maker(name)
         is_one = maker is not None and maker.op_type in operators and maker.domain in graphs.ONNX_DOMAINS
         return maker if is_one else None
@@ -378,7 +378,7 @@ class Editor(ModelIndex):
         what_changed: str,
         domains: Sequence[str] = graphs.ONNX_DOMAINS,
     ) -> list[str]:
-        """Replace nodes of one or several operators like `map_nodes`, then remove dead nodes. Return a report."""
+        """Replace nodes like `map_nodes`, then remove dead nodes. Return the number of replaced nodes as text."""
         operators = (op,) if isinstance(op, str) else op
         count = self.map_nodes(lambda node: change(node) if node.domain in domains else None, operators)
         if count:
@@ -386,9 +386,7 @@ class Editor(ModelIndex):
         return [f"{count} {what_changed}"] if count else []
 
     def set_nodes(self, nodes: Sequence[Any]) -> None:
-        """Replace all nodes of the graph. A reference to a node from before the call does not refer to the graph
-        any more.
-        """
+        """Replace all nodes of the graph. Node objects read before the call are no longer part of the graph."""
         kept = list(nodes)
         del self.graph.node[:]
         self.graph.node.extend(kept)
@@ -433,7 +431,7 @@ class Editor(ModelIndex):
         used |= {value.name for value in self.graph.input}
         count = sum(tensor.name in used for tensor in self.graph.initializer)
         if count < len(self.graph.initializer):
-            # Sorting moves tensors without copying or comparing their contents.
+            # Sort the unused tensors to the end and delete them there: sorting does not copy contents.
             self.graph.initializer.sort(key=lambda tensor: tensor.name not in used)
             del self.graph.initializer[count:]
             self.changed()

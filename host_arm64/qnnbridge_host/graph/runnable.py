@@ -1,7 +1,8 @@
 """Refuse models that this machine cannot run: models with gigantic tensors or endless loops.
 
-Commands that run a model in their own process need these checks: ONNX Runtime cannot be interrupted there, and
-allocates memory until the system ends a process. The checks take time proportional to the size of the file.
+Commands that run a model in their own process need these checks, because such a command cannot interrupt ONNX
+Runtime, which allocates memory until the system kills the process. The checks take time proportional to the size of
+the file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _UNITS: Final = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 
 
 def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = None) -> None:
-    """Raise `InvalidGraph` for a model that cannot be run here. types: types of the model's tensors, if known."""
+    """Raise `InvalidGraph` if this machine cannot run the model. types: types of the model's tensors, if known."""
     import psutil
 
     types = graphs.types_of(model) if types is None else types
@@ -71,7 +72,7 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
 
 
 def _check_loop(node: Any, known: Mapping[str, float]) -> None:
-    """Raise `InvalidGraph` if a Loop does not end in time. known: constants of the enclosing graph."""
+    """Raise `InvalidGraph` if a Loop always repeats more than `MAX_TRIPS` times. known: the outer constants."""
     # The first two inputs are the number of repetitions and the initial condition, both optional.
     first, begins = (*node.input, "", "")[:2]
     trips = known.get(first) if first else math.inf

@@ -77,7 +77,7 @@ class FreeAxis:
 
     @property
     def option(self) -> str:
-        """Text before `=SIZE` in `--dim`."""
+        """Name of the dimension in `--dim NAME=SIZE`: its symbol, or its input and axis such as `x:0`."""
         return self.name or f"{self.input}:{self.axis}"
 
 

@@ -1,1 +1,1 @@
-"""Rewrites with which QNN supports a model or computes it right. Each rewrite is verified to keep the results."""
+"""Rewrites of what QNN refuses or computes wrong. Each rewrite is verified to keep the model's results."""

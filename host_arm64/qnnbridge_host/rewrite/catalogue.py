@@ -1,7 +1,7 @@
-"""The catalogue of the rewrites of `qnnbridge fix`, in their order.
+"""The catalogue of the rewrites of `qnnbridge fix`, in the order in which they are applied.
 
 Each rewrite is a function in another module of this package. It changes the model in place through an `Editor` and
-returns a description of each type of change; the list is empty if nothing was changed.
+returns a list with a description of each type of change. The list is empty if nothing was changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Rewrite:
     Attributes:
         name: the rewrite's name on the command line.
         summary: description in `qnnbridge fix --list`.
-        apply: the function.
+        apply: the function that changes the model.
         tolerance: allowed relative difference of the results; above 0 if it removes roundings of a quantised model.
         by_name_only: whether the rewrite is applied only on request, because it makes most models slower.
     """

@@ -73,8 +73,8 @@ def what_would_change(
         refused: operators that QNN has refused, if they are known.
 
     Returns:
-        Descriptions of the changes by rewrites; constants for inputs that determine a branch or a size, with
-        `given`; and for each new constant a description of what it determines.
+        Three values: descriptions of what rewrites would change; `given` and constants for inputs that determine a
+        branch or a size; and for each new constant a description of what it determines.
     """
     path = Path(source)
     model = graphs.load(path)

@@ -104,8 +104,8 @@ def _is_double(editor: Editor, name: str) -> bool:
 
 
 def _connected(editor: Editor, seeds: Iterable[str]) -> set[str]:
-    """Return the doubles that are connected with `seeds` through nodes; an empty set if a subgraph uses one of
-    them, because subgraphs are not changed."""
+    """Return the doubles that nodes connect with `seeds`; an empty set if one of these nodes has a subgraph,
+    because subgraphs are not changed."""
     found: set[str] = set()
     waiting = list(seeds)
     while waiting:

@@ -24,7 +24,7 @@ _DEFAULT_ACTIVATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "GRU": ("sigmoid", "tanh"),
     "LSTM": ("sigmoid", "tanh", "tanh"),
 }
-# Maximum number of elements of the constants that are read here (indices, sizes of parts), to save memory.
+# Maximum number of elements of a constant (indices, sizes of parts) that a rewrite reads, to save memory.
 _MOST_ELEMENTS: Final = 1 << 20
 
 
@@ -80,7 +80,7 @@ _MASK: Final = 3
 
 @for_nodes("Attention", "mask of truth values")
 def add_attention_mask(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace the boolean mask of Attention by a float mask, which is added: QNN supports only such masks."""
+    """Replace a boolean mask of Attention, which QNN does not support, by a float mask that is added."""
     if len(node.input) <= _MASK or editor.element(node.input[_MASK]) != ElementType.BOOL:
         return None
     if editor.element(node.input[0]) not in (ElementType.FLOAT, ElementType.FLOAT16):
@@ -161,7 +161,7 @@ def slice_of_a_sequence(editor: Editor, node: Any) -> list[Any] | None:
 def scatter_rows(editor: Editor, node: Any) -> list[Any] | None:
     """Replace ScatterElements by ScatterND if all indices of a row are equal, as in graph networks.
 
-    This is limited to the reductions add and mul of floats: QNN's ScatterND lacks other reductions and computes
+    Rewrite only the reductions add and mul of floats: QNN's ScatterND lacks other reductions and computes
     integers as floats, and without a reduction the order of updates would matter for a repeated index.
     """
     given = graphs.attribute_values(node)
@@ -278,7 +278,7 @@ def write_out_definitions(editor: Editor) -> list[str]:
 def _fails_by_rank(editor: Editor) -> bool:
     """Return whether a GroupNormalization has too many dimensions for a session.
 
-    A Reshape to fewer dimensions does not help: the session fails, too (onnxruntime-qnn 2.7.0).
+    A Reshape to fewer dimensions does not help: sessions of the reshaped model also fail (onnxruntime-qnn 2.7.0).
     """
     most = FAILS_BEYOND["GroupNormalization"]
     nodes = (node for node in editor.protos if node.op_type == "GroupNormalization")
@@ -384,7 +384,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     size = shape[axis] * shape[-1]
     if axis == len(shape) - 1 or length < 1 or not math.prod(shape) or size * made * 2 > _MOST_OF_DFT:
         return None
-    if shape[axis] == 2:  # QNN could not finalize the resulting graph, as described below
+    if shape[axis] == 2:  # QNN cannot finalize the resulting graph (see the last Reshape below)
         return None
     matrix = _dft_matrix(shape[axis], length, made, inverse)[:, : shape[-1]].reshape(size, 2 * made)
     last = len(shape) - 1
@@ -424,9 +424,9 @@ def _dft_matrix(count: int, length: int, made: int, inverse: bool) -> np.ndarray
 def weights_by_sequence(editor: Editor, node: Any) -> list[Any] | None:
     """Pass weights that a body reads from the main graph through a sequence.
 
-    A compiled model contains only weights that nodes of the main graph read on the CPU. If a weight is missing that
-    a body reads, ONNX Runtime cannot load its own compiled model. QNN does not support sequences, so the new node
-    that reads the weight stays on the CPU. Moving the weight into the body does not help: ONNX Runtime cannot write
+    A compiled model contains only weights that nodes of the main graph read on the CPU. If a body reads another
+    weight, ONNX Runtime cannot load its own compiled model. QNN does not support sequences, so the new node that
+    reads the weight stays on the CPU. Moving the weight into the body does not help: ONNX Runtime cannot write
     such a weight of more than 127 bytes.
     """
     bodies = list(graphs.graphs_in(node))
@@ -461,7 +461,7 @@ def einsum_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
         return None
     terms, result, size = parsed
     element = editor.element(node.input[0])
-    # QNN does not support matrix products of integers. An equation without a sum does not need them.
+    # QNN does not support matrix products of integers, so an equation of integers must not sum over a letter.
     if element not in FLOATS and (element not in _WHOLE or set("".join(terms)) != set(result)):
         return None
     chain = NodeChain(editor, node)

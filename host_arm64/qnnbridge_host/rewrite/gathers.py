@@ -1,6 +1,6 @@
 """Rewrites of nodes with indices, such as Gather, for which QNN uses the wrong elements.
 
-Each rewrite except that of constant indices changes only nodes that match a row of the known-wrong table
+Except for `count_constant_indices`, each rewrite changes only nodes that match a row of the known-wrong table
 (`qnnbridge_host.model.known_wrong`).
 """
 
@@ -17,7 +17,7 @@ from qnnbridge_host.rewrite.quantised_reshapes import quantise_reshapes
 from qnnbridge_host.rewrite.rewriting import NodeChain, dtype_of, for_matches, reshaped, set_attribute, unchanged
 from qnnbridge_protocol.elements import ElementType
 
-# Number of dimensions of indices that are a list of coordinates.
+# Rank of GatherND's indices if they are a matrix whose rows are the coordinates of one slice each.
 _OF_A_MATRIX = 2
 
 
@@ -50,7 +50,7 @@ def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 @for_matches("Gather", ("gather-long",), "Gather with more than 256 indices")
 def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Append a dimension of size 1, so that Gather no longer reads along the last dimension."""
+    """Append a dimension of size 1: QNN's Gather takes wrong elements only along the last dimension."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None
@@ -85,7 +85,7 @@ def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
-    # If the slices have several dimensions, only the first slices of QNN's result are right.
+    # QNN's result is wrong after the first slices if a slice has several dimensions, so merge these dimensions.
     flat = editor.add_constant(np.array([*shape[: indices[-1]], -1]), "flat")
     first = editor.make("Reshape", [node.input[0], flat], node)
     node.input[0] = first.output[0]

@@ -56,7 +56,7 @@ def pad_by_concat(editor: Editor, node: Any) -> list[Any] | None:
     chain = NodeChain(editor, node)
     name, sizes, kind = node.input[0], list(shape), dtype_of(editor, node.input[0])
     is_bool = editor.element(name) == _BOOL
-    if is_bool:  # QNN 2.7.0 treats a boolean constant in a Concat as False
+    if is_bool:  # use int32, because QNN 2.7.0 treats a boolean constant in a Concat as False
         name, kind = chain("Cast", name, to=_INT32), np.int32
     for axis, (front, behind) in enumerate(pads.reshape(2, -1).T.tolist()):
         border = [_filled(editor, value, kind, sizes, axis, size) if size else "" for size in (front, behind)]
@@ -177,7 +177,8 @@ class _Narrowing:
         return self._narrow[name]
 
     def _rename_merged(self, node: Any | None) -> None:
-        """Rename reshapes that ONNX Runtime merges with the conversion after them, so that the CPU runs them."""
+        """Give Reshapes that ONNX Runtime merges into the next conversion the name of a conversion, so that the
+        merged node runs on the CPU."""
         while node is not None and node.op_type in _RESHAPES and not is_conversion(node.name):
             node.name = self._editor.fresh(f"{node.output[0]}{CONVERSION_OF_INTEGERS}")
             node = self._made.get(node.input[0])

@@ -294,7 +294,7 @@ _MICROSOFT = "com.microsoft"
 @for_nodes(("Mul", "Div"), "quantised Gelu")
 def fuse_quantised_gelu(editor: Editor, node: Any) -> list[Any] | None:
     """Replace x * 0.5 * (1 + Erf(x / sqrt(2))) with quantised tensors by Gelu, for any order of the products."""
-    # Return early: most models have no Erf, and their nodes need not be checked.
+    # Most models contain no Erf. Skip the search for Gelu in these models.
     found = next(_gelu_of(editor, node), None) if "Erf" in editor.op_types else None
     if found is None:
         return None
@@ -306,7 +306,7 @@ def fuse_quantised_gelu(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:
-    """Yield the input tensor of a Gelu whose last node is this product."""
+    """Yield the input tensor of each Gelu that ends with the product `last`."""
     for number, factors in _products(editor, last, _MOST_PRODUCTS):
         if len(factors) == 2 and abs(number / 0.5 - 1) < _CLOSE:
             yield from (x for a, b in (factors, factors[::-1]) if (x := _x_of(editor, a, b, last)))
@@ -424,7 +424,7 @@ def sign_beside_scale(editor: Editor, node: Any, record: GraphNode) -> list[Any]
         return None
     else:
         sign = sign.reshape([-1 if at == axis % rank else 1 for at in range(rank)])
-    # The product has the type of this tensor, which since opset 23 may differ from the scale's.
+    # The sign is multiplied in the type of the float tensor, which since opset 23 may differ from the scale's type.
     floats = node.input[0] if node.op_type == "QuantizeLinear" else node.output[0]
     if editor.element(floats) not in FLOATS:
         return None

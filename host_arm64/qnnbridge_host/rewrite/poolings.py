@@ -86,8 +86,8 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         (size + before + end) % 4 == 2
         for size, before, end in zip(window["sizes"], window["before"], more, strict=True)
     ):
-        # QNN ends the process if two values are left over in both dimensions. One more zero prevents that; no
-        # window reads it.
+        # QNN crashes if the windows leave two values unread in both dimensions. Pad one more zero, which no window
+        # reads.
         more[-1] += 1
     wider = _wider_than_wrong(record, shape, made_shape)
     more[-1] += wider
@@ -238,7 +238,7 @@ def pool_whole_windows(editor: Editor) -> list[str]:
 
 
 def _declare_outputs(editor: Editor) -> None:
-    """Set the inferred shapes of outputs: the declared ones, computed by onnx's rules, may have one window more."""
+    """Set the outputs to inferred shapes: declared shapes follow onnx's rules, and may have one window more."""
     declared = [value for value in editor.graph.output if shapes.has_shape(value)]
     before = [list(value.type.tensor_type.shape.dim) for value in declared]
     shapes.forget_inferred(editor.graph)

@@ -47,9 +47,9 @@ def unsigned_scales(editor: Editor, node: Any) -> list[Any] | None:
 def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
     """Store weights of Conv, ConvTranspose, MatMul and Gemm in a type that QNN supports with their activations.
 
-    Measured with QNN 2.7: unsigned weights are refused if the activations are signed, and uint4 also with a scale
-    for each channel. Four bits are refused if the activations are int8, in convolutions with a single scale and a
-    bias, and with a zero point for each channel that is not the middle of the stored values.
+    Measured with QNN 2.7: QNN refuses unsigned weights if the activations are signed. It refuses uint4 weights with
+    a scale for each channel. It refuses all 4-bit weights if the activations are int8, if a convolution with a bias
+    has a single scale, or if the zero point of a channel is not the middle of the stored values.
     """
     kind = editor.element(node.input[0])
     readers = _readers(editor, node) if kind in _MIDDLES else []
@@ -73,8 +73,8 @@ def supported_weights(editor: Editor, node: Any) -> list[Any] | None:
 def biases_of_products(editor: Editor, node: Any) -> list[Any] | None:
     """Give a bias the scale of the products to which it is added: the activations' scale times the weights' scale.
 
-    QNN computes with other values of a bias if only the bias or only the weights have a scale for each channel. If
-    both have such scales, QNN mostly ignores those of the bias.
+    QNN uses wrong bias values if only the bias or only the weights have a scale for each channel. If both have such
+    scales, QNN mostly ignores the scales of the bias.
     """
     made = [one for name in node.input[:3] if (one := editor.maker_of(name, _DEQUANTIZE)) is not None]
     steps = [step for one in made if (step := editor.constant(one.input[1])) is not None and step.ndim < 2]
@@ -138,7 +138,7 @@ def _zero_points(editor: Editor, node: Any) -> Array | None:
 
 
 def _along_axis(editor: Editor, node: Any, numbers: Array) -> Array:
-    """Return one number, or one for each channel, in a shape that fits the stored values."""
+    """Reshape a single number, or one number for each channel, so that it broadcasts to the stored values."""
     if numbers.size == 1:
         return numbers.reshape(())
     rank, axis = editor.rank(node.input[0]) or 0, graphs.attribute_values(node).get("axis", 1)

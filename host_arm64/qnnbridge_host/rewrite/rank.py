@@ -42,8 +42,8 @@ ONE_AXIS: dict[str, int | None] = {"Softmax": -1, "LogSoftmax": -1, "LpNormaliza
 def groups_alike(shapes: Sequence[Sequence[int]], result: Sequence[int]) -> list[list[int]] | None:
     """Return groups of neighbouring axes that can be merged in a broadcast.
 
-    Along the axes of a group, each of the shapes either has only sizes of 1 or only the sizes of `result`. The
-    result is ``None`` if the shapes do not broadcast to `result`.
+    In a group, each shape is broadcast along all axes (its sizes are 1), or along none (its sizes are those of
+    `result`). Return ``None`` if the shapes do not broadcast to `result`.
     """
     rank = len(result)
     kinds: list[tuple[bool, ...] | None] = []
@@ -236,7 +236,7 @@ def _matmul(editor: Editor, node: Any) -> list[Any] | None:
     # Two of QNN's four dimensions are the matrix itself.
     if groups is None or len(groups) > MOST_OF_MATMUL - 2:
         return None
-    # A matrix without batches is broadcast without a Reshape.
+    # Keep an operand of two dimensions as it is: MatMul broadcasts it over all batches.
     return _around(
         editor,
         node,
@@ -406,7 +406,8 @@ def _normalization(editor: Editor, node: Any) -> list[Any] | None:
         return None
     normalised = shape[-many:]
     inputs = [editor.shape(name) for name in node.input[1:] if name]
-    # If several axes are merged, scale and bias must have all of them. With one axis they may be broadcast.
+    # If several axes are merged, scale and bias must have the full shape of these axes. Along a single axis, they
+    # may be broadcast.
     if any(one != normalised and many > 1 for one in inputs):
         return None
     made: list[Any] = []
@@ -449,7 +450,7 @@ def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
     pads = given.get("pads", [0] * 6)
     same: dict[str, Any] = {name: given[name] for name in ("auto_pad", "ceil_mode") if name in given}
     if same.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return None  # for the added windows of size 1, auto_pad SAME differs between opsets
+        return None  # with auto_pad SAME, the padding of the added windows of size 1 depends on the opset
     batch, channels, depth, height, width = shape
     flat = {name: value[1:] for name, value in windows.items()}
     deep = {name: [value[0], 1] for name, value in windows.items()}
@@ -481,7 +482,7 @@ _FOLDS: Final[Mapping[str, Callable[[Editor, Any], list[Any] | None]]] = {
     "Split": _split,
 }
 
-# Operators whose dimensions are folded, and reshapes, which are merged between two of them.
+# Operators whose dimensions are folded, and Reshape operators, which are merged if they follow each other.
 FOLDED: Final = frozenset({*_FOLDS, *_RESHAPES})
 
 

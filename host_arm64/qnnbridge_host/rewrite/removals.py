@@ -125,7 +125,7 @@ def drop_unused_outputs(editor: Editor) -> list[str]:
     return dropped
 
 
-# Position of an input, by operator; if this input is empty, the result equals the first input.
+# Position of the updates among the inputs, by operator. If the updates are empty, the result is the first input.
 _SCATTERS = {"ScatterND": 2, "ScatterElements": 2, "Scatter": 2}
 
 # Operators from which an empty input can be removed.
@@ -284,8 +284,8 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
 def _restore_types(model: Any, was: Mapping[str, int]) -> None:
     """Convert operands of an operator to the type that all of them must have.
 
-    The types differ without ONNX Runtime's casts, because ONNX Runtime has also converted constants to float32, and
-    has removed casts of the model next to its own opposite casts.
+    The types differ after ONNX Runtime's casts are removed, because ONNX Runtime has also converted constants to
+    float32, and has removed pairs of an inserted cast and an opposite cast of the model.
 
     Args:
         model: the model, which is changed in place.
@@ -327,7 +327,7 @@ def _restore_types(model: Any, was: Mapping[str, int]) -> None:
         for inputs, outputs in _of_one_type(model, node):
             given = {types.get(node.input[number], 0) for number in inputs}
             before = {was.get(node.output[number], 0) for number in outputs}
-            # A result keeps its former type. If that is unknown, prefer float16, the narrower type of the operands.
+            # A result keeps its former type. If that type is unknown, use float16 if an operand is float16.
             wanted = next((one for one in (_FLOAT16, _FLOAT) if before == {one}), 0)
             wanted = wanted or next((one for one in (_FLOAT16, _FLOAT) if one in given), 0)
             if not wanted:

@@ -55,7 +55,7 @@ def rewrite_matched(
     Args:
         editor: the model.
         op: one operator or several.
-        rows: rows of the table, without rows that QNN was measured to compute right.
+        rows: rows of the table. Rows that QNN was measured to compute right on this computer are skipped.
         change: function that returns the nodes that replace a node, or ``None`` to keep the node.
         what_changed: description of the nodes for the report of the change.
     """
@@ -72,7 +72,7 @@ def rewrite_matched(
 
 
 class NodeChain:
-    """New nodes that replace `node`. Each one reads the result of an earlier node.
+    """New nodes that replace `node`. A new node can read the results of earlier nodes.
 
     Calling the object appends a node and returns the name of its result.
     """

@@ -148,8 +148,8 @@ def _is_quantised(editor: Editor, node: Any) -> bool:
 
 
 def crop_and_turn(editor: Editor) -> list[str]:
-    """Replace the padding of a ConvTranspose in three dimensions by a Slice, and transpose it so that equal strides
-    are last."""
+    """Replace the padding of a three-dimensional ConvTranspose by a Slice, and reorder its dimensions so that equal
+    strides are last."""
     return [*_crop_same(editor), *_crop(editor), *_equal_strides_last(editor)]
 
 

@@ -32,7 +32,7 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
-# Attributes that random operators have both with and without a fixed shape.
+# Attributes that a random operator shares with its variant of fixed shape.
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Highest power that is replaced by products.
 _HIGHEST_POWER = 16
@@ -147,17 +147,17 @@ def swap_operands(editor: Editor) -> list[str]:
         return [node]
 
     def swap_user(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-        # If the tensor is the first operand, QNN multiplies by it twice.
+        # If x is the first operand of x * HardSigmoid(x), QNN multiplies by x twice.
         swap(editor, editor.uses(node.output[0])[0], record)
         return [node]
 
     return [
         *rewrite_matched(editor, "HardSigmoid", ("hard-swish-product",), swap_user, "product with a HardSigmoid"),
-        # If the weight is the first operand, QNN cannot finalize the graph.
+        # If the weight of an RMS normalization is the first operand, QNN cannot finalize the graph.
         *rewrite_matched(editor, "Mul", ("rms-weight-first",), swap, "Mul"),
         # If the vector is the second operand, QNN's compiler crashes.
         *rewrite_matched(editor, "Mul", ("mul-square-vector", "mul-square-vector-half"), swap, "Mul by a vector"),
-        # In a sum of half floats, the vector must be the second operand.
+        # In a sum of half floats, QNN's compiler crashes if the vector is the first operand.
         *rewrite_matched(editor, "Add", ("add-square-vector-half",), swap, "Add of a vector"),
         # If a constant of five dimensions is the second operand, QNN returns 98304 everywhere.
         *rewrite_matched(editor, "Add", ("add-constant-of-five",), swap, "Add"),
@@ -190,7 +190,7 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches(("Gemm", "MatMul"), ("half-product-reshaped",), "product of half floats between Reshapes")
 def limit_product_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max before a product between reshapes of an input and an output, so that QNN keeps the reshapes."""
+    """Insert Max before a product between a reshaped input and a reshaped output: QNN would drop the Reshapes."""
     if editor.opset < _SINCE["Max"]:
         return None
     chain = NodeChain(editor, node)
@@ -214,8 +214,8 @@ def limit_whole_numbers(editor: Editor, node: Any, record: GraphNode) -> list[An
     """
     chain = NodeChain(editor, node)
     if record.attributes["to"] in _UNSIGNED:
-        # QNN does not support Max of unsigned integers, so int32 is used. The values are then those of ONNX
-        # Runtime, even for negative numbers, but not from 2**31 on.
+        # QNN does not support Max of unsigned integers, so cast to int32. The results equal ONNX Runtime's, also
+        # for negative numbers, but not from 2**31 on.
         node.input[0] = unchanged(chain, chain("Cast", chain.x, to=ElementType.INT32.value), np.int32)
         return [*chain.made, node]
     output = node.output[0]
@@ -235,7 +235,7 @@ def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("Equal", ("equal-infinity",), "Equal with infinity")
 def limit_to_infinity(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Min with infinity, or Max with minus infinity, before a comparison with it.
+    """Insert Min with infinity before a comparison with infinity, or Max with minus infinity for minus infinity.
 
     These operators change no value. Without them QNN represents an infinite input by a number that does not equal
     its constant for infinity.
@@ -269,14 +269,14 @@ def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any
 
 @for_matches("LogSoftmax", ("log-softmax-of-one",), "LogSoftmax of one element")
 def zero_instead_of_softmax(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace LogSoftmax along one element by zero."""
+    """Replace LogSoftmax along an axis of size 1, whose result is zero, because QNN computes it wrong."""
     # Use x - x instead of a constant: NaN remains NaN, and shape and type follow from the input.
     return [editor.make("Sub", [node.input[0], node.input[0]], node, node.output[0])]
 
 
 @for_matches("Softmax", ("softmax-negative-factor", "softmax-factor-axis"), "Softmax of a product")
 def factor_with_a_dimension(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Add a dimension to the factor of a Softmax's argument, because QNN merges only scalars."""
+    """Add a dimension to the scalar factor of a Softmax's argument: QNN merges scalars into the Softmax wrongly."""
     product = editor.maker(node.input[0])
     if product is None or not editor.rank(node.input[0]):
         return None
@@ -308,7 +308,7 @@ def add_behind_normalisation(editor: Editor, node: Any, record: GraphNode) -> li
     unit = chain("Div", chain.x, chain("Add", norm, chain.constant(_TINY)))
     length = _reduced(chain, "ReduceSum", chain("Mul", chain.x, unit), axes, 1)
     ratio = chain("Div", length, chain("Add", length, offset))
-    # The sum is not changed, and the quotient becomes the product.
+    # Keep the Add n + e, and turn the Div into the product of u and m / (m + e).
     divided.op_type = "Mul"
     divided.input[0], divided.input[1] = unit, ratio
     chain.made.append(node)
@@ -345,7 +345,8 @@ def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches(("RandomNormalLike", "RandomUniformLike", "Bernoulli"), ("random-like",), "random operator")
 def random_on_cpu(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace an operator such as RandomNormalLike by an operator with a fixed shape, which stays on the CPU."""
+    """Replace RandomNormalLike and similar operators, for which QNN draws numbers only once, by operators of fixed
+    shape, which stay on the CPU."""
     shape = editor.shape(node.input[0])
     if shape is None:
         return None
@@ -400,8 +401,8 @@ def _mish(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         return None
     chain = NodeChain(editor, node)
     limited = chain("Max", chain.x, chain.constant(LEAST_ARGUMENT))
-    # Multiply by the limited x: minus infinity times zero is NaN, as in ONNX Runtime, and the limit of Mish is
-    # zero.
+    # Multiply by the limited x. For minus infinity, x * 0 would be NaN, as in ONNX Runtime, but the limit of Mish
+    # is zero.
     chain("Mul", limited, chain("Tanh", chain("Softplus", limited)))
     return chain.nodes()
 
