@@ -332,7 +332,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
     # Skip channels whose energy is more than 40 dB below the largest.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    # Reshape each channel to one column, so that `accuracy_of` does not compare the largest value of each row.
+    # Reshape each channel to one column: `accuracy_of` would take the last axis of three axes for classes.
     each = [
         accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
         for number in loud

@@ -51,7 +51,8 @@ _SAMPLES = 16000
 _DECIDING = "deciding-input"
 # Maximum number of nodes for which several sizes are tried.
 _LARGE = 2000
-# Sizes come first, because the benefit of all other advice is computed on a copy with fixed sizes.
+# Order of advice by severity. Sizes come first, because the benefit of all other advice is computed on a copy with
+# fixed sizes.
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 

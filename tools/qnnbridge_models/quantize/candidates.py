@@ -191,7 +191,7 @@ def folds_of(
 def working_variant(
     calibrated: CalibratedModel, work: Path, reference: FloatResults
 ) -> tuple[CalibratedModel, list[str]]:
-    """Find settings of biases and weights with which onnxruntime's quantizer writes a correct model.
+    """Find quantizer settings (float biases, per-tensor weights) with which onnxruntime writes a correct model.
 
     Return the first correct variant, and report lines about the variants that failed. Raise the error of the first
     variant if none runs.

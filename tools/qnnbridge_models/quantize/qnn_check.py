@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
 # Maximum total size in bytes of the cached outputs, and maximum size of a model whose outputs are cached.
 _MOST_KNOWN_BYTES = 1 << 28
-# Number of samples run in parallel on the simulator, which computes each sample in one thread. An NPU runs samples
-# one after the other.
+# Number of samples run in parallel on the simulator, which uses one thread per sample. An NPU runs samples one
+# after the other.
 _AT_ONCE = 4
 
 

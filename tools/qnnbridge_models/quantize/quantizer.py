@@ -353,7 +353,7 @@ class _Work:
 
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
-    """Return report lines about folds and candidates that were skipped for lack of time."""
+    """Return report lines about folds and candidates that were skipped because the time limit was reached."""
     lines = [f"chosen by the held-out samples only: the other {folds} folds would take too long"] if folds else []
     return [*lines, *(f"not tried for lack of time: {one}" for one in untried)]
 
@@ -413,7 +413,7 @@ def _lost(before: Comparison, after: Comparison) -> str:
             return f"the model would have {has} on {where}"
     if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
         return "some nodes would not run on QNN"
-    # Compare each verdict: one output may become worse while the lowest SNR stays the same.
+    # Compare the verdict of each output: an output other than the worst may have become worse.
     if any(worst(pair) != pair[0] for pair in zip(before.verdicts, after.verdicts, strict=True)):
         return "an output would be worse"
     return ""

@@ -113,7 +113,7 @@ def shapes_in(sources: Iterable[Path], names: Sequence[str]) -> Mapping[str, tup
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # Use pairs, because Python cannot compare a number with a string.
+    # Use (number, text) pairs, because Python cannot compare a number with a string.
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 

@@ -107,9 +107,8 @@ class PrecisionTrial:
 
         Args:
             model: path of the candidate.
-            hopeless: called after each sample with (all nodes run on QNN, lowest SNR); returning true ends the
-                runs. Samples are judged in groups of five and the lowest SNR never rises, so a model below a limit
-                stays below it.
+            hopeless: called after each sample with the result so far; returning true ends the runs. Samples are
+                judged in groups of five and the lowest SNR never rises, so a model below a limit stays below it.
         """
         assert self.qnn is not None
         few = self.reference.few(_SAMPLES_ON_QNN)
