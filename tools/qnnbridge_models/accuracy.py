@@ -1,8 +1,8 @@
 """Accuracy of an output: SNR, largest error and a verdict, for the whole output and for each group of its columns.
 
 Cosine similarity would hide errors: it is always 1 for a single number, and in an output with boxes of 0 to 640 and
-scores of 0 to 1 only the boxes affect it. So all samples are judged together, and each group of columns by its own
-values.
+scores of 0 to 1 only the boxes affect it. So all samples are judged together, and each group of columns is judged
+separately.
 
 A good verdict counts only if the samples could have shown an error. If each value is nearly the same in all
 samples, a constant would reach the same SNR. The verdict is then "not shown", unless the changes between samples
@@ -35,10 +35,11 @@ GOOD_DB, FAIR_DB, USELESS_DB = 40.0, 20.0, 10.0
 # An output is useless if more than this fraction of its values is wrong: values that must be equal (e.g. class
 # numbers) and differ, or values that are NaN or infinite in only one of the results.
 USELESS_SHARE = 0.5
-# Values that vary over the samples by less than this fraction of their magnitude prove nothing about the model.
+# Values that vary over the samples by less than this fraction of their magnitude count as constant, and cannot show
+# whether the model is right.
 _NEARLY_CONSTANT = 1e-3
-# If a constant output would reach this SNR in dB, the SNR of the values proves nothing. Such an output is good only
-# if the SNR of the changes between samples is good.
+# If a constant output would reach this SNR in dB, a high SNR does not show that the model is right. Such an output
+# is good only if the SNR of the changes between samples is good.
 _OF_A_CONSTANT_DB = 30.0
 # Verdicts from best to worst.
 _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "useless")
@@ -48,7 +49,8 @@ _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
 # Number of samples judged together when every sample must reach an SNR target.
 _FOLD = 5
-# Number of axes of a classifier's output (samples, rows, classes): the largest value of a row selects the class.
+# Rank of an output that may contain classes: (samples, rows, classes). The largest value of a row selects the
+# class.
 _CLASSES_NDIM = 3
 
 
@@ -112,7 +114,7 @@ class Accuracy:
         if lost or judged.snr_db < FAIR_DB:
             # The SNR excludes values that are NaN or infinite in only one of the results, so it can be high here.
             return "poor"
-        # Compute the SNR that a constant output would have, and from it the SNR of the changes.
+        # Compute the SNR of a constant output; subtracting it gives the SNR of the changes between samples.
         constant = -20 * math.log10(max(self.varies, 1e-10))
         changes = judged.snr_db - constant
         if changes < 0 or (constant >= _OF_A_CONSTANT_DB and changes < GOOD_DB):
@@ -194,7 +196,7 @@ def lowest_of_folds(
 
 
 def fives(samples: int) -> list[range]:
-    """Split the samples into groups of about five; return the indexes of each group."""
+    """Split the samples into groups of at least five; return the indexes of each group."""
     # A group takes samples at regular distances, because neighbours in a file are often similar.
     count = max(1, samples // _FOLD)
     return [range(fold, samples, count) for fold in range(count)]
@@ -295,7 +297,7 @@ def accuracy_of(name: str, expected: npt.NDArray[Any], found: npt.NDArray[Any]) 
     """Return the accuracy of the found values of an output or column group."""
     judged = judge(expected, found, "quantized", whole=True)
     if expected.ndim != _CLASSES_NDIM:
-        # Without a class axis, the largest value of a row is not a decision.
+        # Without a class axis, the largest value of a row does not select a class.
         judged = dataclasses.replace(judged, decisions=None)
     if expected.dtype.kind != "f" or not judged.values:
         return Accuracy(name, judged, -1.0)
@@ -313,7 +315,7 @@ def _changes(expected: npt.NDArray[Any], known: npt.NDArray[np.bool_]) -> npt.ND
     if expected.ndim < 2 or len(expected) < 2:
         return values[known]
     counts = np.maximum(known.sum(axis=0), 1)
-    # The mean of a few samples is closer to each sample than the true mean, so correct the bias.
+    # The mean of few samples lies closer to the samples than the true mean does, so scale up the deviations.
     bias = math.sqrt(len(expected) / (len(expected) - 1))
     return np.asarray((values - values.sum(axis=0) / counts)[known] * bias)
 
@@ -330,7 +332,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
     # Skip channels whose energy is more than 40 dB below the largest.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    # Reshape each channel to one column, so that `accuracy_of` does not compare the largest value of each row.
+    # Reshape each channel to one column: `accuracy_of` would take the last axis of three axes for classes.
     each = [
         accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
         for number in loud
@@ -339,7 +341,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
 
 
 def columns_of_scales(a: npt.NDArray[Any]) -> list[ColumnGroup]:
-    """Group the columns by magnitude, for example pixel coordinates and scores that one branch computes."""
+    """Group the columns by magnitude, for example the pixel coordinates and the scores of one output."""
     groups = []
     for columns in unlike_columns(a, leading=1):
         mine = np.zeros(a.shape[columns.axis], bool)

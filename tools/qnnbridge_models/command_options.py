@@ -2,8 +2,8 @@
 
 Also contains the combinations of types that QNN supports for quantised models. The table was measured on the
 simulator with real models, and agrees with one-operator tests. The default is the best combination that runs on
-every HTP generation: over six models an output's worst cosine was 0.999 with int8 weights per channel, and 0.52 to
-0.69 with 8-bit weights per tensor.
+every HTP generation: over six models, the lowest cosine similarity of an output was 0.999 with int8 weights per
+channel, and 0.52 to 0.69 with 8-bit weights per tensor.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class QnnCheckCommand:
     def options(self) -> QnnHostOptions | None:
         if self.check_qnn is False:
             return None
-        # With None the check is optional: missing QNN only causes a note, unless the user chose the host.
+        # If the option is not given (None), a missing QNN only causes a note, unless the user chose the host.
         required = bool(self.check_qnn) or self.host_python is not None
         return QnnHostOptions(self.provider_options, self.host_python, self.timeout, required)
 
@@ -331,7 +331,7 @@ def settings_of_file(context: Any) -> QuantizeSettings:
         if tuple in kinds:
             value = tuple(str(one) for one in value) if isinstance(value, list) else (str(value),)
         elif float in kinds and type(value) is int:
-            # TOML writes whole numbers without a decimal point.
+            # Accept an integer for a float: TOML users write 60 instead of 60.0.
             value = float(value)
         # Compare exact types: in Python True is an int, but here it is not a number.
         if type(value) not in kinds:
@@ -451,7 +451,8 @@ class ProfileRequest:
 
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="An ONNX file; it may be compiled.")]
     level: Annotated[
-        # The level optrace is omitted: it adds no row, and QNN writes an extra file into the host's working folder.
+        # Omit QNN's level optrace: it adds no row to the profile, and QNN writes an extra file into the host's
+        # working folder.
         Literal["basic", "detailed"],
         typer.Option(help="basic: times of each part on QNN; detailed: also cycles of each operator."),
     ] = "detailed"

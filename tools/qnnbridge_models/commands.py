@@ -70,13 +70,13 @@ def analyze(
     from qnnbridge_models.analyze import analysis
     from qnnbridge_models.analyze.analyzer import analyze_model
 
-    # Disabling garbage collection saves a third of the time for 100,000 nodes. It is not needed: there are no
-    # reference cycles, and the process ends afterwards.
+    # Disable garbage collection, which takes a third of the time for 100,000 nodes. This is safe: the analysis
+    # creates no reference cycles, and the process ends afterwards.
     gc.disable()
     # Check the output file first: otherwise an analysis of minutes could be lost because the picture cannot be
     # written.
     picture = OutputFile(html, overwrite=overwrite, inputs=[model]) if html is not None else None
-    # If only sizes are given, the model need not be copied.
+    # Copy the model only to replace inputs by constants; the analysis accepts sizes directly.
     copied = sizes if sizes.constants else Sizes(dims=sizes.dims)
     with copied.of(model) as (on_copy, left):
         found = analyze_model(
@@ -149,7 +149,7 @@ def fix(
             check=check,
             seed=seed,
             overwrite=overwrite,
-            # Do not skip a rewrite that the user requested by name.
+            # Skip rewrites that this NPU does not need, unless the user requested rewrites by name.
             right_here=() if only else right_on_this_npu(installed_versions()),
             on_progress=progress,
         )
@@ -181,7 +181,7 @@ def optimize(
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
 
-    # Compare the user's paths here: below, `on_copy` may be a temporary copy.
+    # Compare the paths that the user gave, because `on_copy` may be a temporary copy.
     if os.path.exists(target) and model.exists() and target.samefile(model):
         raise OptionError("OUT is the same file as MODEL.", fix="Give another file: MODEL is never changed.")
     with ShownProgress() as progress, sizes.of(model) as (on_copy, left):

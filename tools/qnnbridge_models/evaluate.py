@@ -56,9 +56,9 @@ class EvaluatedRow:
         provider: where it ran: "cpu" or "qnn".
         placement: where the nodes run; None if the model does not run, see `error`.
         metrics: results of the user's metric.
-        against_expected: accuracy of the outputs with expected values.
-        against_cpu: accuracy against the first model on the CPU; empty for this model itself, and if it did not
-            run.
+        against_expected: accuracy of the outputs for which the samples contain expected values.
+        against_cpu: accuracy against the first model on the CPU; empty for the first model on the CPU itself, and
+            if that model did not run.
         seconds: median duration of a call, including the transfer to and from the host.
         error: why the model does not run.
     """
@@ -99,7 +99,7 @@ class Evaluation:
     """Results of a model and its quantised versions over samples.
 
     Args:
-        chip: default chip of the simulator; None if the user selected a chip.
+        chip: chip that was simulated by default; None if the user selected a chip.
     """
 
     source: Path
@@ -199,8 +199,8 @@ def read_samples(
 
     Args:
         sources: files and folders with inputs.
-        expected: folder with files of the same names that contain outputs by name; an .npy file contains a single
-            output.
+        expected: folder that contains, for each input file, a file of the same name with the outputs by name; an
+            .npy file contains a single output.
         inputs: the model's inputs.
         outputs: names of the model's outputs.
 
@@ -231,7 +231,7 @@ def read_samples(
 
 
 def _extras(file: Path, inputs: set[str], count: int) -> list[dict[str, Any]]:
-    """Return, for each sample of an input file, the arrays that are not inputs."""
+    """Return an input file's arrays that are not model inputs (expected values, labels), for each sample."""
     if file.suffix.lower() != ".npz":
         return [{} for _ in range(count)]
     arrays = {feed.name: np.asarray(feed.value) for feed in readers.load([], file) if feed.name not in inputs}
@@ -291,7 +291,7 @@ _FORM = "Give --metric FILE.py:FUNC, with def FUNC(outputs, samples) that return
 def load_metric(text: str) -> Metric:
     """Load a metric given as `metrics.py:accuracy`; the default function name is `metric`. Raise `OptionError`."""
     file, colon, name = text.rpartition(":")
-    # The colon after a drive letter does not separate a function name: C:\metrics.py.
+    # Ignore a colon that does not follow a .py file, for example after a drive letter: C:\metrics.py.
     if not colon or not file.endswith(".py"):
         file, name = text, "metric"
     path = Path(file)
@@ -380,7 +380,7 @@ def evaluate_model(
     with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
         named = [(path.name, _sized(path, dims, work / "model"))]
-        # Accept quantised models with fixed sizes, and set the original's sizes in all others.
+        # Set the original's sizes in all quantised models whose sizes are not fixed.
         for number, one in enumerate(options.quantized):
             there = files.existing_model(one)
             named.append((one.name, _sized(there, dims, work / f"quantized{number}", may_be_fixed=True)))
@@ -460,7 +460,7 @@ def _evaluated(
         if provider == "cpu":
             seconds = _as_applications(host, model, settings, samples) or seconds
     except NO_FINDING:
-        # Raise errors that the model does not cause: all further rows would fail as well.
+        # Raise errors that are not caused by the model, because all further rows would fail as well.
         raise
     except BridgeError as error:
         return EvaluatedRow(label, provider, error=error), None
@@ -476,7 +476,7 @@ def _evaluated(
             figures,
             _against_expected(outputs, samples, values),
             measure(outputs, reference, values) if reference is not None else (),
-            # Use the median, because the first call includes one-time work.
+            # Use the median, which the one-time work of the first call does not affect.
             float(np.median(seconds)),
         ),
         values,
@@ -506,7 +506,9 @@ def _as_applications(
 
 @contextlib.contextmanager
 def _opened(host: Host, model: Path, provider: str, settings: SessionSettings) -> Iterator[ProviderSession]:
-    """Open a session, if possible without a fallback: with it, ONNX Runtime runs the model's ends on the CPU."""
+    """Open a session, if possible without a fallback: with a fallback, ONNX Runtime leaves Quantize and Dequantize
+    nodes at the model's edges on the CPU.
+    """
     with contextlib.ExitStack() as stack:
         try:
             session = stack.enter_context(opened(host, model, provider, settings, fallback="error"))
@@ -531,10 +533,10 @@ def _against_expected(
 
 
 def _typed(expected: Any, found: Any) -> Any:
-    """Return the expected value in the output's type, with a batch axis of 1 added if only that is missing."""
+    """Return the expected value in the output's type and, if the number of elements fits, in its shape."""
     array = np.asarray(expected)
     like = np.asarray(found)
     if array.shape != like.shape and array.size == like.size:
         array = array.reshape(like.shape)
-    # Plain Python numbers become float64 in numpy, but most outputs are float32.
+    # Convert to the output's type: numpy stores Python numbers as float64, but most outputs are float32.
     return array.astype(like.dtype) if array.dtype.kind in "fiu" and like.dtype.kind == "f" else array

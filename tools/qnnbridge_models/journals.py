@@ -4,8 +4,8 @@ A prepared folder has a journal of its finished steps, their inputs and their re
 
 A step is finished when its files are complete and its entry is in the journal. The journal is replaced atomically,
 so that it stays valid if the process is killed at any point. An entry is valid as long as its key (a hash of the
-input contents, the options and the versions) is the same and its files have the recorded contents. A lock of the
-operating system admits one process per folder.
+input contents, the options and the versions) is the same and its files have the recorded contents. A file lock
+ensures that only one process uses a folder.
 
 `verify` stores QNN's results in the state directory: a folder for each combination of model, options, versions and
 sizes, and a file for each set of inputs, named by the hash of its values. The folder is removed when the
@@ -40,8 +40,6 @@ from qnnbridge_protocol.model_records import PREPARE_JOURNAL
 from qnnbridge_protocol.settings import state_dir
 from qnnbridge_tools import output
 
-# --- The journal of a prepared folder: finished steps, their inputs and their results.
-
 JOURNAL_NAME = PREPARE_JOURNAL
 LOCK_NAME = ".qnnbridge-prepare.lock"
 SCHEMA = 1
@@ -69,14 +67,14 @@ class JournalEntry:
 
     def to_plain(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
-        # Keep the field's name in journals of released versions.
+        # Store `document` as "told", its name in journals of released versions.
         plain["told"] = plain.pop("document")
         return plain
 
 
 class PrepareJournal:
-    """Journal of one folder, created by `opened`. File names in it are relative to the folder, with forward
-    slashes.
+    """Journal of one prepared folder, created by `opened`. The journal stores file names relative to the folder,
+    with forward slashes.
     """
 
     def __init__(self, folder: Path, source_name: str) -> None:
@@ -100,8 +98,8 @@ class PrepareJournal:
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return
-        # Drop entries with files outside of the folder: removing an entry removes its files, and a damaged journal
-        # must not remove other files.
+        # Ignore entries with files outside of the folder: the files of an obsolete step are deleted, and a damaged
+        # journal must not delete other files.
         entries = {
             name: entry for name, entry in entries.items() if all(inside_folder(r.name) for r in entry.files)
         }
@@ -143,7 +141,7 @@ class PrepareJournal:
         return self._entries[step]
 
     def record_again(self, step: str) -> None:
-        """Record a step's files again after a later step has changed one of them."""
+        """Record the current contents of a step's files, after a later step has changed one of them."""
         entry = self._entries[step]
         records = tuple(FileRecord.of(self.folder, record.name) for record in entry.files)
         self._entries[step] = dataclasses.replace(entry, files=records)
@@ -240,7 +238,7 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
         journal.write()
         yield journal
     finally:
-        # Remove leftovers again, because the compiler process of a killed run may have ended only now.
+        # Remove leftovers again: the compiler process of an earlier, killed run may have ended while the steps ran.
         _sweep(folder)
         if found is not None:
             found.drop_if_empty()
@@ -260,8 +258,8 @@ def _sweep(folder: Path) -> None:
     """Remove leftovers of a killed process. Must be called with the folder's lock.
 
     A working folder is kept as long as a process holds its lock: the compiler of a killed call runs until it
-    notices that its parent has ended. The age is not checked, unlike in `work_folder`, because no other compilation
-    can start here meanwhile.
+    notices that its parent has ended. Unlike `work_folder`, do not check the age of a folder: no other compilation
+    can start in it while this process holds the lock.
     """
     for place in (folder, *(path for path in folder.rglob("*") if path.is_dir())):
         if not place.is_dir():
@@ -277,7 +275,7 @@ def _sweep(folder: Path) -> None:
 def _is_in_use(folder: Path) -> bool:
     for name in (MARK, EARLIER_MARK):
         mark = folder / name
-        # Try only existing locks, because `try_hold` would create the file.
+        # Call `try_hold` only if the lock file exists, because it would create the file.
         if mark.is_file() and not mark.is_symlink():
             try:
                 held = try_hold(mark)
@@ -363,6 +361,6 @@ def feeds_digest(feeds: Mapping[str, Any]) -> str:
 def _drop_old(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in enter(folder).iterdir():
-            # A link with such a name is not removed, because `rmtree` refuses it.
+            # `rmtree` refuses symbolic links, so a link with such a name is kept.
             if _JOURNAL_NAME.fullmatch(path.name) and time.time() - path.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)

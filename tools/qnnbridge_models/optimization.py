@@ -3,7 +3,7 @@
 >>> from qnnbridge_models.optimization import optimize_model
 >>> optimize_model("model.onnx", "optimized.onnx").nodes_after
 
-Measured on the simulator with 8 models: results of the level `basic` run on QNN as completely as the originals.
+Measured on the simulator with 8 models: with the level `basic`, as many nodes run on QNN as in the originals.
 `extended` fuses Conv and Gemm with their activations into com.microsoft operators that QNN does not support, and
 separates QuantizeLinear and DequantizeLinear pairs: up to 7 nodes move to the CPU. `layout` and `all` rearrange
 weights into blocks for this machine's CPU: QNN cannot create a session from their results.
@@ -46,8 +46,8 @@ from qnnbridge_tools import output
 
 LEVELS: Final = ("basic", "extended", "layout", "all")
 DEFAULT_LEVEL: Final = "basic"
-# From this number of unused constants on, rewriting the model without them takes less time than ONNX Runtime needs
-# to remove them.
+# If at least this many constants are unused, rewrite the model without them, which takes less time than ONNX
+# Runtime needs to remove them.
 _MANY_CONSTANTS: Final = 1000
 _QUANTIZE_OPS: Final = ("QuantizeLinear", "com.microsoft.QuantizeLinear")
 _ONNX_ML: Final = "ai.onnx."
@@ -98,7 +98,7 @@ def ort_level(name: str) -> Any:
 
 
 def foreign_ops(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """Return the non-ONNX operators that the optimisation added and that QNN does not support."""
+    """Return the operators outside of ONNX's domains that the optimisation added and QNN does not support."""
     return {
         op: count
         for op, count in after.items()
@@ -138,7 +138,7 @@ def pass_through(source: Path, target: Path, scan: ModelScan, level: str, *, ove
     beside = list(_beside(source, scan.files, warnings))
     copies = [(source.parent / name, target.parent / name) for name in beside]
     copies += _manifest(source, target, warnings)
-    # Check everything before the first file is written.
+    # Check all targets before writing the first file, so that a refused target leaves no incomplete copy.
     needed = [(here, there) for here, there in copies if _must_copy(here, there, overwrite)]
     written: list[Path] = []
     with Output(source, target, overwrite=overwrite) as output:
@@ -294,8 +294,7 @@ def optimize_model(
         def attempt(disabled: Sequence[str]) -> _Optimised:
             _optimize(used, output, graph_level, external, disabled)
             result = graphs.load(output.model)
-            # The comparison is valid although unused nodes were removed: `_without_unused` also removed them from
-            # `original`.
+            # The comparison is valid: `_without_unused` removed the same unused nodes from `original`.
             is_same = _is_same(original.graph, result.graph)
             notes: list[str] = []
             # If ONNX Runtime changed nothing, keep the file byte for byte.
@@ -341,7 +340,7 @@ def optimize_model(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Optimised:
-    """Result of one attempt; its model is in the output file.
+    """Result of one optimisation attempt, whose model is in the output file.
 
     Args:
         model: the result.
@@ -375,7 +374,8 @@ def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) ->
         names = optimizers.harmful(is_right, optimizers.optimizers_of(level))
         if not names:
             raise
-        # An error with evidence means different values; an error without means that the result cannot be loaded.
+        # An error with evidence means that the values differ; an error without evidence means that the result
+        # cannot be loaded.
         what = error.evidence[0] if error.evidence else (error.cause or error.message).rstrip(".")
         does, model = ("changes", "what the model computes") if error.evidence else ("breaks", "the model")
     return attempt(names), f"{optimizers.harm_of(names, does, model)}, and was disabled: {what}."
@@ -395,8 +395,8 @@ def _optimize(
         # Retry with a separate weight file only after this error, because it would not avoid other errors.
         if external or "protobuf" not in (error.cause or "").lower() or "2GB" not in (error.cause or ""):
             raise
-        # Constant folding made the model larger than protobuf's message limit. The recursion ends after one step,
-        # because with `external` the error is raised above.
+        # Constant folding made the model larger than protobuf's message limit, so retry with a separate weight
+        # file. The recursion ends after one step: with `external`, the error is raised above.
         _optimize(given, output, graph_level, True, disabled)
     if not output.model.is_file():
         raise ModelError(f"ONNX Runtime wrote no optimised model for {given.name}, and reported no reason.")
@@ -434,14 +434,14 @@ def _finish(result: Any, original: Any, path: Path) -> list[str]:
 
 
 def _is_same(before: Any, after: Any) -> bool:
-    """Return whether two graphs are equal, and therefore compute the same."""
+    """Return whether two graphs are identical."""
     fields = ("node", "initializer", "sparse_initializer", "input", "output")
     return all(list(getattr(before, field)) == list(getattr(after, field)) for field in fields)
 
 
 def _checked(given: Path, reference: Reference, result: Path) -> ModelCheck:
     check = reference.check(lambda: cpu.open_session(result, "the optimised model"))
-    # Without a comparison there is no disagreement; `ModelCheck.reason` contains why it was not possible.
+    # Raise only if a comparison was made; otherwise `ModelCheck.reason` explains why it was not possible.
     if check.compared and not check.agrees:
         raise ModelError(
             f"The optimised {given.name} does not compute the same as the original. Nothing was written.",

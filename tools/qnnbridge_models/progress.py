@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Callback: called with (name of the stage, number of finished items, total number); 0 and 0 if unknown.
 OnProgress = Callable[[str, int, int], None]
 
-# A log file gets a line for each tenth of a stage.
+# Number of lines for each stage if progress is written to a log file.
 LINES_PER_STAGE = 10
 
 

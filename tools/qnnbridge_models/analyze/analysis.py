@@ -37,7 +37,7 @@ class NodeVerdict:
 
     Args:
         place: see `NodePlace`.
-        rule: name of the rule that decided; empty if no rule objects.
+        rule: name of the rule that decided the placement; empty if no rule refuses the node.
         reason: explanation.
         fix: remedy.
     """
@@ -157,8 +157,8 @@ class Analysis:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shares:
-    """Number of nodes in the file (see `qnnbridge_host.model.node_count`), their computations, and the size of
-    their weights.
+    """Nodes in the file (see `qnnbridge_host.model.node_count`), their computations and the size of their weights,
+    in total and on the NPU.
 
     Args:
         nodes: number of nodes that are not folded; a node with subgraphs counts with the nodes inside.
@@ -186,7 +186,7 @@ class Shares:
 
     @property
     def useful_share(self) -> tuple[float, str]:
-        """(fraction of the model on the NPU, what the fraction counts: multiplications, weights or nodes)."""
+        """(fraction of the model on the NPU, what it is a fraction of: "work", "weights" or "nodes")."""
         if self.work_known and self.macs:
             return self.mac_share, "work"
         if self.bytes:
@@ -294,7 +294,7 @@ SCHEMA_VERSION = 1
 
 _SHOWN_ADVICE = 8
 _SHOWN_DISAGREEMENTS = 5
-# Maximum width of advice texts; a terminal would break longer lines in the middle of words.
+# Width at which advice texts are wrapped; a terminal would break longer lines inside words.
 _WIDTH = 110
 
 
@@ -374,7 +374,7 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    # Report a known fault instead of the error message, which explains less.
+    # Report a known fault that makes QNN fail instead of QNN's error message, which explains less.
     known = [one.why for one in analysis.advice if one.code == KNOWN_WRONG and one.severity == "fails"]
     causes = [*known, error.cause or ""] if error is not None else []
     pairs += [("because", cause) for cause in causes[:1] if cause]
@@ -460,7 +460,7 @@ def picture_page(analysis: Analysis) -> str:
     """Return the picture as an HTML page."""
     template = _ASSETS.joinpath("picture.html").read_text(encoding="utf-8")
     before, _, behind = template.partition(_PLACE)
-    # Insert the library before the data: a name in the model may contain this placeholder.
+    # Insert the library before the data: a tensor name in the data may contain the library's placeholder.
     behind = behind.replace(_LIBRARY, _ASSETS.joinpath("dagre.min.js").read_text(encoding="utf-8"))
     # Escape `<`, so that the data cannot close its script element.
     text = json.dumps(picture_data(analysis), ensure_ascii=True, separators=(",", ":"), allow_nan=False)

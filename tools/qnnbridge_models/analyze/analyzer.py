@@ -1,4 +1,4 @@
-"""`analyze_model`: combine the rules' prediction, QNN's placement, and the advice."""
+"""`analyze_model`: predict the placement, get QNN's placement from a host, and recommend changes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def analyze_model(
     sizes = model_shapes.options_of(model.graph, decided)
     fixed = model_shapes.fix(model, decided)
     in_file = {name: node.op_type for node in model.graph.node for name in node.output}
-    # Inline the model's functions: the rules only support ONNX's operators, and QNN never gets functions.
+    # Inline the model's functions: the rules only support ONNX's operators, and ONNX Runtime does not pass
+    # functions to QNN.
     model = graphs.inlined(model)
     if fixed:
         # The shapes in the file were inferred while dimensions were free, so infer them again.
@@ -127,7 +128,7 @@ def analyze_model(
                 host_python=host_python,
                 timeout_s=timeout_s,
             )
-            # A missing QNN is not a finding about the model, and is reported only if the user selected the host.
+            # If QNN is missing, report an error only if the user selected the host; otherwise use the rules alone.
             if isinstance(answer.error, ProviderUnavailable) and host_python is None:
                 reason = answer.error.message
             else:
@@ -221,7 +222,7 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
     return tuple(
         index
         for index, (rule, true) in enumerate(pairs)
-        # A merged node runs where its neighbour runs, so it does not confirm or contradict the rule.
+        # Skip merged nodes: they are counted where their neighbour runs, which says nothing about the rule.
         if true.place != "folded" and true.rule != "merged" and rule.place != true.place
     )
 
@@ -258,10 +259,11 @@ def _with_rewrites(
     """
 
     def fix(verdict: NodeVerdict, node: GraphNode) -> NodeVerdict:
-        # Fixing sizes comes first: without a size, QNN's other objections to a node are unknown.
+        # Suggest no rewrite before the sizes are fixed: only then does QNN report its other objections to the node.
         made = () if verdict.rule == "free-shape" else node.made
         names = [rewritten[tensor.name] for tensor in made if tensor.name in rewritten]
-        # QNN cannot infer the shape of a sequence element. Removing the sequence helps all nodes that depend on it.
+        # QNN cannot infer the shape of a sequence element. All nodes that depend on the element need the rewrite
+        # that removes the sequence.
         if verdict.reason.startswith("Cannot get shape") and SEQUENCE_PARTS in rewritten.values():
             names.append(SEQUENCE_PARTS)
         if verdict.place != "cpu" or not names:
@@ -377,7 +379,7 @@ def _placed(
     for name, _ in placement.cpu_list if placement is not None else ():
         index = _index(name)
         if index is not None:
-            # Keep the trace's reason if there is one: it contains more than the placement.
+            # Keep the trace's reason if there is one: the placement only lists the node.
             verdicts.setdefault(index, NodeVerdict("cpu", "qnn", "QNN gives no reason"))
     for subgraph in trace.get("subgraph_traces", ()):
         names = (
@@ -429,7 +431,7 @@ def _add_merged(
                 part_of[index] = part_of[other]
                 parts[part_of[other]].append(index)
             del missing[index]
-        # The next round examines only neighbours of the nodes placed in this round.
+        # In the next round, only neighbours of the nodes placed in this round can be placed.
         beside = {near for index, _ in joined for near in (*before[index], *behind[index])}
         asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:

@@ -1,4 +1,5 @@
-"""The cost of each node: its computations, its constants, and the number of nodes in the file that it represents.
+"""The cost of each node: number of computations, size of its constants, and number of nodes including those in
+subgraphs.
 
 Costs are estimated from shapes. A node with subgraphs (If, Loop, Scan) includes the cost of its subgraphs: QNN runs
 such a node as a whole or not at all.
@@ -34,9 +35,10 @@ class Cost:
             element.
         weights, results: size in bytes.
         nodes: number of nodes in the file, including nodes of subgraphs that may run.
-        beforehand: number of other nodes in subgraphs: Constant nodes, and nodes of branches that never run.
+        beforehand: number of nodes in subgraphs that never run: Constant nodes, and nodes of branches that are not
+            taken.
         sized: number of nodes whose results have known shapes.
-        guessed: the portion of `macs` from nodes with unknown shapes, where each weight counts as one operation.
+        guessed: operations in `macs` for nodes with unknown shapes: one operation for each weight.
     """
 
     macs: int = 0
@@ -52,8 +54,8 @@ def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
     """Return the cost of each node. The size of a constant is counted once, for the first node that reads it.
 
     Args:
-        view: the index that the rules used. In an If with a known condition, both branches are copies of the taken
-            branch.
+        view: index used for the prediction, in which both branches of an If with a known condition are copies of
+            the taken branch.
         model: the original `ModelProto`, used to count nodes.
     """
     left = dict(view.sizes)
@@ -90,7 +92,9 @@ def _cost(node: GraphNode, left: dict[str, int]) -> Cost:
 
 
 def _with_bodies(cost: Cost, proto: Any, node: GraphNode, outer: ModelIndex, left: dict[str, int]) -> Cost:
-    """Add the computations and constants of a node's subgraphs to its cost, but not the size of their results."""
+    """Add the computations and constants of a node's subgraphs to its cost, but not the size of the subgraphs'
+    results.
+    """
     bodies = [_of_body(body, outer, left) for body in graphs.bodies_of(proto)]
     works = [sum([one.macs for one in body]) for body in bodies]
     guesses = [sum([one.guessed for one in body]) for body in bodies]
@@ -116,8 +120,8 @@ def _of_body(body: Any, outer: ModelIndex, left: dict[str, int]) -> list[Cost]:
         types[tensor.name] = (tensor.data_type, tuple(tensor.dims))
     for value in (*body.value_info, *body.input, *body.output):
         types[value.name] = graphs.type_of_value(value)
-    # Pass only the graph and the versions, which is all that the index needs: a copied model would contain all
-    # weights of the subgraph.
+    # Pass only the graph and the versions, which the index needs: a full `ModelProto` would copy the subgraph's
+    # weights.
     model = SimpleNamespace(graph=body, ir_version=outer.model.ir_version, opset_import=outer.model.opset_import)
     index = ModelIndex(model, types)
     left.update(index.sizes)

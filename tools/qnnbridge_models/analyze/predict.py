@@ -1,7 +1,7 @@
 """Predict where each node of a model runs, without QNN and without running the model. All functions are pure.
 
-Before the rules are applied, three steps find nodes that ONNX Runtime computes or removes in advance, find groups
-of nodes that QNN merges into one operator, and divide the graph into parts like ONNX Runtime.
+Besides the rules, three steps find nodes that ONNX Runtime computes or removes in advance, find groups of nodes
+that QNN merges into one operator, and divide the graph into parts as ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NOT_COMPUTED = frozenset({"CastLike", "Size"})
 
 
 def folded(view: ModelIndex) -> Mapping[int, str]:
-    """Return the index of each node that is computed or removed before placement, with the reason."""
+    """Return the nodes that ONNX Runtime computes or removes before it places nodes, by index, with the reason."""
     found: dict[int, str] = {}
     known = set(view.sizes)
     for node in view.nodes:
@@ -60,7 +60,7 @@ def folded(view: ModelIndex) -> Mapping[int, str]:
 
 
 def _is_computed(node: GraphNode, known: set[str]) -> bool:
-    # The values of the input do not matter: a fixed shape is enough.
+    # A Shape node can be computed if its input has a fixed shape, even if the values of the input are unknown.
     if node.op == "Shape":
         return bool(node.given) and node.given[0].fixed is not None
     if node.op in _NEVER_COMPUTED:
@@ -90,7 +90,7 @@ def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
     needed = set(view.outputs) | set(view.captured)
     # Process nodes in reverse order, so that a tensor's readers are decided before its producer.
     for node in reversed(view.nodes):
-        # A folded node does not need its inputs, so their producers may be unused.
+        # A folded node does not read its inputs at run time, so the nodes that compute them may be unused.
         if node.index in found and found[node.index] == _COMPUTED_AHEAD:
             continue
         if any(tensor.name in needed for tensor in node.made):
@@ -111,7 +111,9 @@ def fusions_of(view: ModelIndex) -> dict[int, str]:
 
 
 def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None:
-    """Find the pixel shuffle that exporters write: Reshape to six dimensions, Transpose, Reshape to four."""
+    """Return the nodes of a pixel shuffle as exporters write it (Reshape to six dimensions, Transpose, Reshape to
+    four), or None.
+    """
     before, behind = view.origin(turn.given[0].name), _only_user(turn, view)
     if before is None or behind is None or before.op != "Reshape" or behind.op != "Reshape":
         return None
@@ -121,7 +123,8 @@ def _depth_to_space(turn: GraphNode, view: ModelIndex) -> tuple[int, ...] | None
 
 
 def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
-    """Return whether QNN merges this Erf into Gelu: x / sqrt(2), Erf, + 1, then * x and * 0.5 in any order.
+    """Return whether QNN merges this Erf into Gelu: 0.5 * x * (1 + Erf(x / sqrt(2))), with the outer factors in any
+    order.
 
     Either no tensor of the pattern may be quantised, or both x and the result must be; otherwise QNN refuses the
     Erf.
@@ -138,7 +141,7 @@ def _is_gelu(erf: GraphNode, view: ModelIndex) -> bool:
     if last is None or last.op != "Mul":
         return False
     behind = _only_user(last, view)
-    # Exporters multiply by 0.5 before or after multiplying by x.
+    # The factor 0.5 may come before or after the factor x, depending on the exporter.
     if behind is not None and behind.op == "Mul" and (_has_number(last, 0.5) or _has_number(behind, 0.5)):
         last = behind
     makers = [view.origin(tensor.name) for tensor in before.given if not tensor.constant]
@@ -162,8 +165,8 @@ def _has_number(node: GraphNode, number: float) -> bool:
 def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     """Return the nodes of each part on QNN by index, in order of execution. Folded nodes are skipped.
 
-    The algorithm repeats ONNX Runtime's partitioning: a node is visited as soon as all of its inputs are available.
-    A node on the CPU that depends on the open part waits until this part is closed.
+    Like ONNX Runtime, visit a node as soon as all of its inputs are available, and add nodes on QNN to the open
+    part. A node on the CPU that depends on this part is visited after the part is complete.
     """
     before, behind = view.links
     alive = [place != "folded" for place in places]
@@ -210,11 +213,11 @@ class Prediction:
     Args:
         verdicts: one for each node of the main graph, in order.
         view: index of the graph, with all known shapes.
-        empty: tensors without elements, of any node. Each of them may crash the process.
+        empty: tensors without elements. QNN may crash the process on a node that reads or writes such a tensor.
         no_input: true if the folded model has no inputs.
         decided: indexes of If nodes with a known condition. ONNX Runtime replaces each by its taken branch.
-        left: the model after computing everything that can be computed in advance, without large weights. In each
-            If of `decided`, both branches are copies of the taken branch.
+        left: the folded model, without large weights. In each If of `decided`, both branches are copies of the
+            taken branch.
         numbers: for each node of `left`, its index in the original model.
     """
 
@@ -239,7 +242,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
     # Identify nodes by number: nodes are removed below, and names may be missing or duplicate.
     for index, node in enumerate(light.graph.node):
         node.name = str(index)
-    # Without a folder external tensors cannot be read, so do not declare them.
+    # Without a folder, external tensors cannot be read, so remove the references to their files.
     if folder is None:
         for tensor in light.graph.initializer:
             del tensor.external_data[:]
@@ -257,7 +260,7 @@ def predict_model(model: Any, arch: int, folder: Path | None = None) -> Predicti
         found = dict(zip((int(node.name) for node in left.nodes), predict(left, arch), strict=True))
         verdicts = tuple(found.get(node.index, _COMPUTED) for node in whole.nodes)
     else:
-        # In most models nothing was folded, so a single index serves both the model and the folded copy.
+        # If nothing was folded (the usual case), use one index for both the model and the folded copy.
         left = whole = ModelIndex(light, editor.types, [node.name for node in model.graph.node])
         verdicts = tuple(predict(left, arch))
     numbers = tuple(int(node.name) for node in light.graph.node)
@@ -319,8 +322,8 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
-    # Skip the rules about float operators: `_unit_verdict` checks the types of a quantised operator, which chips
-    # before V73 support as well.
+    # For a quantised operator, skip the rules about float operators: `_unit_verdict` checks its types, and chips
+    # before V73 support quantised operators.
     for rule in placement_rules(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue
@@ -362,7 +365,7 @@ EDGES: Final = QUANTIZE | DEQUANTIZE
 _V73 = 73
 _SHORT: Final = {"uint8": "u8", "int8": "s8", "uint16": "u16", "int16": "s16", "int4": "s4", "uint4": "u4"}
 
-# For each activation type, the supported types of the second operand; types after the bar need V73. Measured with
+# Types of the second operand that QNN supports for each activation type; types after "|" need V73. Measured with
 # 231 one-operator models on the simulator, for V68, SoC 60 and SoC 88; SoC 60 and SoC 88 support the same types.
 _CONV: Final = {"u8": "u8 s8 s4", "s8": "u8 s8 s4 u16 s16", "u16": "u8 s8 s4 | u16 s16", "s16": "s8 s4"}
 _CONV_PER_CHANNEL: Final = {"u8": "s8 s4", "s8": "s8", "u16": "s8 s4 | s16", "s16": "s8 s4"}
@@ -407,10 +410,10 @@ def _units_of(view: ModelIndex) -> dict[int, QdqUnit]:
         before = [view.origin(tensor.name) for tensor in node.given]
         sources = [one for one in before if one is not None and one.op in DEQUANTIZE]
         users = [user for tensor in node.made for user in view.readers(tensor.name)]
-        # If any reader uses the float output, ONNX Runtime does not form a unit.
+        # If a node other than QuantizeLinear reads the output, ONNX Runtime does not form a unit.
         if not sources or not users or any(user.op not in QUANTIZE for user in users):
             continue
-        # A model output has a float reader as well: the application.
+        # The application reads a model output as float, so the operator does not form a unit either.
         if any(tensor.name in view.outputs for tensor in node.made):
             continue
         found[node.index] = _unit(node, view, tuple(one.index for one in (*sources, *users)))
@@ -464,14 +467,14 @@ def _spread_to_edges(verdicts: list[NodeVerdict], units: QdqUnits) -> list[NodeV
         for edge in unit.edges:
             places.setdefault(edge, []).append(verdicts[index])
     for edge, around in places.items():
-        # Keep this verdict: the node's own scale is wrong.
+        # Keep the verdict "fails": the scale of the node itself is invalid.
         if verdicts[edge].place == "fails":
             continue
         # A node may belong to two operators: it runs on QNN if one of the operators does.
         if any(one.place == "qnn" for one in around):
             result[edge] = ON_QNN
         elif all(one.place == "cpu" for one in around):
-            # Repeat the operator's advice, because these nodes move to QNN together with the operator.
+            # Repeat the operator's verdict: these nodes move to QNN together with the operator.
             result[edge] = around[0]
     return result
 

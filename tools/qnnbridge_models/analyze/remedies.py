@@ -34,25 +34,25 @@ from qnnbridge_protocol.shown import listed
 
 NO_SHAPE: Final = "replace the first operator before these nodes whose output shape is unknown or depends on values"
 _NAMED = 3
-# Largest number whose exponential is printed; above 709 the exponential overflows.
+# Largest step for which the factor exp(step) is printed as a number; above 709 the exponential overflows.
 _MOST_EXPONENT: Final = 690
-# Maximum number of kinds of objections for which the effect on the number of parts is computed. Each computation
-# traverses the graph.
+# Maximum number of kinds of objections to examine: for each kind, counting the remaining parts traverses the graph.
 _MOST_TRIED = 40
 # Maximum number of nodes to traverse in total: 100,000 nodes take a tenth of a second. Models of up to 10,000 nodes
 # get all traversals.
 _MOST_WALKED = 400_000
-# Sizes to try for free dimensions, except for axis 0 (the batch), which gets 1. Trying a size takes as long as
-# applying all rules.
+# Sizes to try for free dimensions, except for axis 0 (the batch), which gets 1. All rules are applied for each
+# size.
 _TRIED_SIZES = (64, 224, 16)
-# Number of audio samples, tried last if each input has a single free dimension besides the batch. A model needs at
-# least as many samples as its window.
+# Size to try last if each input has a single free dimension besides the batch: an audio model needs at least one
+# window of samples.
 _SAMPLES = 16000
-# Code of advice to replace an input by a constant.
+# Code of the advice to replace an input that decides an If by a constant.
 _DECIDING = "deciding-input"
 # Maximum number of nodes for which several sizes are tried.
 _LARGE = 2000
-# Sizes come first, because the benefit of all other advice is computed on a copy with fixed sizes.
+# Order of advice by severity. Sizes come first, because the benefit of all other advice is computed on a copy with
+# fixed sizes.
 _ORDER = {"sizes": 0, "crash": 1, "fails": 2, "known-wrong": 3, "cpu": 4, "model": 5}
 _CALCULATING = frozenset({"Add", "Sub", "Mul", "Div", "Pow", "Mod", "CumSum", "ReduceSum", "MatMul", "Sum"})
 
@@ -102,7 +102,7 @@ def _placed(sized: Sized) -> int:
 def _possible(free: Sequence[model_shapes.FreeAxis], *, large: bool) -> Iterator[Dimensions]:
     if not free:
         return
-    # Axis 0 is assumed to be the batch.
+    # Do not try several sizes for axis 0, which is assumed to be the batch.
     behind = any(one.axis for one in free)
     lines = max(Counter(one.input for one in free if one.axis).values(), default=0) == 1
     for size in _TRIED_SIZES[:1] if large or not behind else (*_TRIED_SIZES, *((_SAMPLES,) if lines else ())):
@@ -141,7 +141,8 @@ def rewritten_results(
     Args:
         model: `ModelProto` of the model.
         folder: folder of its external tensors.
-        in_file: operator of each tensor that the file's main graph computes. `fix` does not change functions.
+        in_file: operator that computes each tensor of the file's main graph. Tensors of functions are missing,
+            because `fix` does not change functions.
         refused: operators that stay on the CPU; rewrites of other operators are skipped.
     """
     found: dict[str, str] = {}
@@ -165,7 +166,7 @@ def rewritten_results(
 def notes_on(
     prediction: Prediction, model: Any, path: Path, truth: QnnAnswer | None, known: Sequence[Advice] = ()
 ) -> list[Advice]:
-    """Return recommendations about the whole model, and about QNN's error.
+    """Return recommendations about the model as a whole, and one that explains QNN's error.
 
     Args:
         known: known faults that the model contains.
@@ -219,7 +220,7 @@ def notes_on(
                 severity="model",
             )
         )
-    # If the rules predicted a failing node, that node explains the error better than QNN's message.
+    # Omit QNN's error if the rules predicted a failing node, which explains the error better.
     foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
     foreseen |= any(one.severity == "fails" for one in known)
     if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:
@@ -228,7 +229,7 @@ def notes_on(
 
 
 def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
-    """Return (index, step) of each Softmax whose argument is quantised in steps above 1, the largest step first."""
+    """Return (index, step) of each Softmax whose argument is quantised with a step above 1, largest step first."""
     found = []
     for node in view.nodes:
         maker = view.origin(node.given[0].name) if node.op == "Softmax" and node.given else None
@@ -241,7 +242,7 @@ def _in_coarse_steps(view: ModelIndex) -> list[tuple[int, float]]:
 def about_deciding_inputs(
     model: Any, path: Path, view: ModelIndex, verdicts: Sequence[NodeVerdict], dims: str
 ) -> list[Advice]:
-    """Advise to replace inputs that decide which branches of If nodes run by constants.
+    """Advise to replace inputs by constants if they decide which branches of If nodes run.
 
     Args:
         dims: options that fix free dimensions.
@@ -277,7 +278,7 @@ def about_sizing_inputs(
     decided: Dimensions,
     dims: str,
 ) -> list[Advice]:
-    """Advise to replace inputs whose values are sizes by constants, if QNN then supports more nodes.
+    """Advise to replace inputs by constants if their values are sizes and QNN then supports more nodes.
 
     Args:
         path: path of the given model.
@@ -376,8 +377,8 @@ def advise(
         ]
         if waiting and all(one.code != _DECIDING for one in notes):
             found.append(_about_sizes(view, verdicts, waiting, sized, path, dims))
-        # From here on use the copy with fixed sizes: objections that the sizes remove need no separate advice,
-        # and all others need a different remedy.
+        # From here on use the copy with fixed sizes: objections that the sizes remove are covered by the advice
+        # about sizes, and all others need a different remedy.
         view, costs = sized.prediction.view, sized.costs
         verdicts = [
             dataclasses.replace(one, fix=NO_SHAPE) if one.rule == "free-shape" else one
@@ -429,7 +430,7 @@ def _about_sizes(
 
 
 def _kind(view: ModelIndex, index: int, verdict: NodeVerdict) -> tuple[str, str, str]:
-    # Treat all free shapes as the same objection, because the same sizes fix all of them.
+    # Treat all free shapes as one objection, because fixing the sizes of the inputs removes all of them.
     if verdict.rule == "free-shape":
         return verdict.rule, "", ""
     return verdict.rule, "" if verdict.fix else view.nodes[index].op, verdict.fix

@@ -1,7 +1,7 @@
 """Rules that return why QNN does not support a node, or None. All functions are pure.
 
-`RULES` are applied in order, and the first objection counts. Most rules read a table of `tables`; this file starts
-with checks of single operators that fit no table. Nodes that QNN runs but computes wrong have similar rules, with a
+`RULES` are applied in order until one of them objects. Most rules read a table of `tables`; this file starts with
+checks of single operators that fit no table. Nodes that QNN runs but computes wrong have similar rules, with a
 condition instead of a function: the rows of `qnnbridge_host.model.known_wrong`.
 """
 
@@ -213,11 +213,11 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
 
 
 def _standalone(node: GraphNode, context: RuleContext) -> Objection:
-    """Return an objection to a Quantize or Dequantize node outside of quantised operators."""
+    """Return an objection to a Quantize or Dequantize node that does not belong to a quantised operator."""
     scale = node.input(1)
     if scale is not None and (scale.elements or 1) > 1:
         return "QNN supports scales per channel only as part of a quantised operator"
-    # Quantised tensor of the node: the output of a Quantize, or the input of a Dequantize.
+    # Tensor with quantised values: the output of a Quantize node, or the input of a Dequantize node.
     small = node.made[0] if node.op.endswith("QuantizeLinear") and "De" not in node.op else node.input(0)
     if small is not None and small.type.startswith("float8"):
         return f"QNN does not support {small.type}"
@@ -264,8 +264,8 @@ def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in empty_tensors(node):
         if tensor.name not in _parameters(node):
             reason = f"{tensor.name} has no elements (shape {_shape_text(tensor.shape)}); QNN divides by zero"
-            # Give advice for an empty input: a rewrite that removes all nodes without results would leave an empty
-            # model.
+            # Do not recommend the rewrite zero-size for an empty model input: removing all nodes without results
+            # would leave an empty model.
             return (
                 (reason, f"give {tensor.name} at least one element")
                 if tensor.name in context.view.inputs
@@ -314,7 +314,7 @@ def _free_shape(node: GraphNode, context: RuleContext) -> Objection:
 
 def _type(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_UNLESS_FLOAT:
-        return None  # the rule "rearranged" reports such operators
+        return None  # the rule "rearranged" checks the types of these operators
     return _wrong_type(node, context)
 
 
@@ -325,8 +325,8 @@ def _rank(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in (*node.given, *node.made):
         if tensor.rank is not None and tensor.rank > most:
             reason = f"{tensor.name} has {tensor.rank} dimensions; {node.op} supports at most {most}"
-            # An integer Transpose has a lower limit. Folding does not help to meet it: ONNX Runtime restores the
-            # dimensions.
+            # An integer Transpose supports fewer dimensions than a float one. Folding to meet this lower limit does
+            # not help: ONNX Runtime restores the dimensions.
             folds = node.op in rank.FOLDED and tensor.rank > tables.most_dimensions(node.op, "float")
             return (reason, _FOLD) if folds else reason
     data = node.input(0)
@@ -410,7 +410,7 @@ _FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
 QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which first reduces the masks"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
-# The order decides which objection and which advice a node gets:
+# Only the first objection to a node is reported, so the order matters:
 # - First come operators that crash the process, which matters more than any other objection.
 # - Unsupported operators come before sizes, because no size makes QNN support them.
 # - "free-shape" comes before "constant-inputs": with fixed sizes, values computed from shapes become constants.
@@ -445,8 +445,8 @@ RULES: Final = (
     PlacementRule("special", "cpu", _rotary, operators=("RotaryEmbedding",)),
     PlacementRule("endless-scale", "fails", _scale_not_finite, QUANTISE_AGAIN, tables.PAIRS),
     PlacementRule("special", "cpu", _standalone, operators=tables.PAIRS),
-    # The following rules apply only to nodes to which no rule above objects: only a node that QNN accepts can fail
-    # or crash.
+    # The following rules come after all rules about unsupported nodes: a node that stays on the CPU cannot fail or
+    # crash on QNN.
     PlacementRule("rearranged", "fails", _wrong_type, operators=tables.FAILS_UNLESS_FLOAT),
     PlacementRule("wide-integers", "crash", _wide_result, _NARROW, WIDE_ON_QNN),
     PlacementRule("wide-integers", "fails", _wide_input, _NARROW, WIDE_ON_QNN),
@@ -516,12 +516,12 @@ Evidence = Callable[[Sequence[str]], str]
 
 
 def _no_evidence(_rows: Sequence[str]) -> str:
-    """Return an empty string: the rows for the simulator were measured on the simulator itself."""
+    """Default `evidence`: add nothing, because the simulator's faults were measured on the simulator itself."""
     return ""
 
 
 def inside_branches(left: Any, numbers: Sequence[int], rows: Sequence[WrongOperator]) -> list[KnownWrong]:
-    """Return known faults inside branches of If nodes; each result has the index of its outermost If.
+    """Return known-wrong operators inside branches of If nodes, each with the index of its outermost If.
 
     Args:
         left: a model in which each If with a known condition contains only the branch that is taken.
@@ -556,7 +556,7 @@ def wrong_numbers(
     """
     by_row: dict[tuple[str, str], list[KnownWrong]] = {}
     for one in (*known_wrong.find(view, rows), *inside):
-        # Ignore nodes on the CPU, which computes them correctly: the table is about QNN only.
+        # Skip nodes on the CPU: QNN's faults do not affect them.
         if verdicts[one.index].place == "qnn":
             by_row.setdefault((one.fault.name, one.inside), []).append(one)
     return [_advice(view, found, path, evidence([name]), sizes) for (name, _), found in by_row.items()]
@@ -565,7 +565,8 @@ def wrong_numbers(
 def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
     fault = found[0].fault
     names = listed([one.node for one in found], _NAMED)
-    # The fault's rewrite needs constant sizes and paddings, so fold computed ones first (shape-computations).
+    # The rewrite of the fault needs constant sizes and paddings. If they are computed, recommend shape-computations
+    # first.
     given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""

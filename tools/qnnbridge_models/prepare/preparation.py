@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 StepState = Literal["done", "kept", "failed", "skipped"]
 
-# Placeholder for the host's own chip, used if no chip is given and the machine's NPU is unknown.
+# Name that stands for the host's own chip, used if no chip is given and the machine's NPU is unknown.
 HOST_CHIP = "host"
 
 
@@ -80,7 +80,7 @@ class PreparedFolder(Shown):
         steps: results of all steps.
         verdict: "Ready", or one sentence with the obstacle.
         ready: the folder can be shipped.
-        notes: decisions that the command made for the user.
+        notes: choices that the command made because the user gave none, for example the chip.
         versions: versions of the host's packages.
         seconds: duration.
         package: true if `manifest.json` is an ONNX Runtime model package with our manifest in its metadata.
@@ -114,9 +114,9 @@ class PreparedFolder(Shown):
 
     @property
     def targets(self) -> list[tuple[StepResult, StepResult]]:
-        """(compile step, verify step) of each compiled model."""
+        """Pairs of (compile step, verify step), one for each compiled model."""
         compiled = {(step.chip, step.variant): step for step in self.steps_of("compile")}
-        # Each compile step is followed by a verify step, which may have been skipped.
+        # Each compile step has a verify step for the same chip and bucket, which may have been skipped.
         return [(compiled[step.chip, step.variant], step) for step in self.steps_of("verify")]
 
     def compiled_from(self, variant: str) -> str:
@@ -148,7 +148,7 @@ _SHOWN_ROWS = 6
 # Characters that are markup in Markdown, even in the middle of a word.
 _OF_MARKDOWN = re.compile(r"([\\`*_\[\]|#~])")
 _PLAIN_PATH = re.compile(r"[\w./ -]+")
-# Characters of a Python string that are markup in Markdown or HTML.
+# Characters to escape in a Python string literal, because they are markup in Markdown or HTML.
 _OF_MARKUP = re.compile(r"[`<>&]")
 
 REPORT = "report.md"
@@ -396,7 +396,7 @@ def _package(prepared: PreparedFolder, folder: Path, manifest: Mapping[str, Any]
         if compiled.files:
             chip = compiled.chip if compiled.chip is not None and compiled.chip.isdecimal() else None
             variant = _package_variant(QNN, compiled.files[0])
-            # Select the backend: QNN has no default for the simulator, whose device is a CPU.
+            # Select the backend: QNN selects none by default for the simulator, whose device is a CPU.
             variant["executor_info"]["ort"]["provider_options"] = {"backend_type": "htp"}
             text = scan_model(folder / compiled.files[0], count_nodes=False).metadata.get(COMPATIBILITY_KEY)
             if text:
@@ -420,7 +420,7 @@ def _package_variant(ep: str, file: str) -> dict[str, Any]:
 
 
 def summary(prepared: PreparedFolder) -> dict[str, Any]:
-    """Return the result without the steps' files and documents."""
+    """Return the result as a dictionary, without the files and documents of the steps."""
     return {
         "source": prepared.source.name,
         "source_sha256": prepared.source_sha256,

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from qnnbridge import HostInfo
 
 
-# --- the steps: action, dependencies and files of each; other commands do the work ---
+# --- steps of `prepare`: actions, dependencies and files; functions of other commands do the work ---
 
 # Maximum number of calibration samples used as inputs of the verification.
 _MOST_SAMPLES = 4
@@ -80,9 +80,9 @@ class StepWork:
         name: name of the step.
         chip: chip of the step, if it runs for each chip.
         went_in: everything that the step's result depends on.
-        do: does the work; returns (absolute paths of files, document).
-        holds: returns whether a document is a repeatable result. A non-repeatable result is reported, but the next
-            call runs the step again: a crashed host, a timeout or a full disk proves nothing about the model.
+        do: function that runs the step and returns (absolute paths of the files, document).
+        holds: function that returns whether a result may be kept. A crashed host, a timeout or a full disk proves
+            nothing about the model: such a result is reported, but the next call runs the step again.
         variant: sizes of the step's bucket, as text.
     """
 
@@ -116,7 +116,7 @@ def fix(
             constants=options.constants,
             skip=options.skip,
             seed=options.seed,
-            # The step runs because the journal has no valid result, so old files may be replaced.
+            # A step runs only if its recorded result is invalid, so its old files may be replaced.
             overwrite=True,
         )
         return list(result.files), fix_report.document(result)
@@ -172,7 +172,7 @@ def compile_for(
         import qnnbridge
 
         target.mkdir(parents=True, exist_ok=True)
-        # This host never starts: `compile` only uses its settings, and works in a separate host.
+        # Create a host only to pass its settings: it never starts, because `compile` starts a separate host.
         host = qnnbridge.Host(python=options.host_python) if options.host_python is not None else None
         result = qnnbridge.compile(
             model,
@@ -245,10 +245,10 @@ def verify_on(
 
 
 def was_compared(verification: Mapping[str, Any]) -> bool:
-    """Return whether QNN and the CPU completed all calls, so that no host crashed and no call failed.
+    """Return whether QNN and the CPU completed all calls: no host crashed and no call failed.
 
-    A random crash and a crash caused by the model look the same. Repeating such a verification in each call only
-    costs time, but storing a random crash would mark a good model as not ready forever.
+    A random crash and a crash caused by the model look the same. Repeating the verification in the next call only
+    costs time, but a stored random crash would mark a good model as not ready forever.
     """
     rows = verification.get("rows") or ()
     return not verification.get("error") and not any(row.get("died") or row["status"] == "failed" for row in rows)
@@ -271,7 +271,7 @@ def _some_samples(model: Path, options: PrepareOptions) -> list[NamedFeeds]:
 
 
 def shipped_numbers(verified: StepResult) -> dict[str, Any] | None:
-    """Return the result of a verification in the format that sessions use; None if nothing was compared."""
+    """Return the result of a verification as a session reports it; None if nothing was compared."""
     verification = verified.document
     states: dict[str, NumbersState] = {"agrees": "agrees", "differs": "differs", "not shown": "unknown"}
     state = states.get(str(verification.get("verdict")))
@@ -324,7 +324,7 @@ COMMAND = "qnnbridge prepare"
 # Callback: called with (None, title) when a step begins, and with (result, title) when it ends.
 OnStep = Callable[[StepResult | None, str], None]
 
-# Errors that all further steps would raise as well, so they end the call.
+# Errors that are not about the model; they end the call, because all further steps would raise them as well.
 _NOT_ABOUT_THE_MODEL = (HostStartFailed, OptionError, ProviderUnavailable)
 
 
@@ -369,8 +369,8 @@ def prepare_model(
             steps.variant = ", ".join(f"{name}={size}" for sizes in one.buckets for name, size in sizes.items())
             models.append(_made(steps, path, fingerprint, one, dict(info.versions)))
             _for_chips(steps, chips, models[-1], one, info)
-        # Remove other files once all steps are known, so that the folder only contains results of this call's
-        # options.
+        # Once all steps are known, remove the files of other steps, so that the folder only contains results of
+        # this call's options.
         journal.keep_only(steps.ids)
         verdict, ready = _verdict(steps.results)
         prepared = PreparedFolder(
@@ -415,7 +415,7 @@ class _Steps:
         self.ids.append(work.id)
         key = key_of(work.name, **work.went_in)
         entry = self.journal.finished(work.id, key)
-        # Check the document: journals of earlier versions also contain results that are not repeatable.
+        # Check the document as well: journals of earlier versions contain results that must not be kept.
         if entry is not None and work.holds(entry.document):
             names = tuple(record.name for record in entry.files)
             return self._reported(
@@ -512,7 +512,7 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
         if problem:
             steps.skip("verify", chip, problem)
         else:
-            # Verify even if compiling failed: the verification creates its own session from `model`.
+            # Verify even if compiling failed: the verification uses `model` instead of the compiled model.
             verified = steps.do(verify_on(chip, model, hashed, options, versions, reference), may_fail=True)
             steps.ship_verdict(compiled[chip], verified)
 
@@ -553,7 +553,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
     # Check only the first bucket: every bucket sets the same dimensions.
     wanted = _requested_sizes(_per_bucket(options)[0], inputs)
     sizes = trying.sizes_of(inputs, wanted, trying.read_given(options.inputs, inputs))
-    # With buckets use only the given sizes: `sizes` includes the first bucket's sizes.
+    # With buckets, use only the sizes that the user gave: `sizes` also contains the sizes of the first bucket.
     dims = Dimensions(
         {**(sizes.by_name if sizes.all_named and not options.buckets else {}), **options.dims.by_name},
         {**({} if sizes.all_named or options.buckets else sizes.by_axis), **options.dims.by_axis},
@@ -593,7 +593,7 @@ def _host_info(options: PrepareOptions) -> HostInfo:
 
 
 def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[str, ...]]:
-    """Return (chips by number, notes for the user).
+    """Return (numbers of the chips, notes for the user).
 
     Use a default chip on the simulator: without a chip it computes floats in full precision, unlike an NPU, and
     takes minutes to compile some models.

@@ -1,4 +1,5 @@
-"""Evaluate a recording: assign QNN's calls to nodes, and split loading and runs into components.
+"""Evaluate a recording: assign QNN's calls to nodes, and divide the time of loading and of each run into
+components.
 
 QNN's file does not contain graph names. ONNX Runtime runs the nodes of a session one after the other, so the n-th
 execution in QNN's file belongs to the n-th run of a QNN node in ONNX Runtime's profile. If the counts differ, no
@@ -29,7 +30,7 @@ from qnnbridge_protocol.specs import QNN
 ACCELERATOR: Final = "Accelerator (execute) time"
 US_PER_S: Final = 1e6
 
-# With fewer runs, the median would include one-time work of the first run.
+# Minimum number of runs: with fewer, the median would include one-time work of the first run.
 MIN_RUNS: Final = 3
 # If the slowest run takes this many times as long as the fastest, the times of single runs are unreliable.
 WIDE_SPREAD: Final = 1.5
@@ -63,10 +64,10 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, 
 
 def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
     calls = [call for call in recorded.calls if call.kind is CallKind.COMPILE]
-    # With a single graph and label, no trace is needed.
+    # A single graph and a single label belong together, even without a trace.
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
-    # The trace contains the graph names in the order of compilation.
+    # Otherwise use the graph names in the trace, which are in the order of compilation.
     elif len(calls) == len(recorded.trace):
         names = [labels.get(graph, "a part that was not executed") for graph in recorded.trace]
     else:
@@ -181,7 +182,7 @@ def _partition_of(
         label=label,
         name=name,
         operators=names,
-        # A partition inside a Loop may be executed several times in a run, so add up the times.
+        # Add up the times of a run: a partition inside a Loop may be executed several times.
         node_s=_seconds(runs, lambda one: one.node.time_us),
         execute_s=_seconds(runs, lambda one: one.call.time_us if one.call else 0) if has_calls else None,
         accelerator_s=_seconds(runs, accelerator_us) if accelerator else None,
@@ -208,7 +209,7 @@ def _facts(runs: Sequence[Sequence[PartitionRun]]) -> tuple[QnnFigure, ...]:
 
 
 def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[PartitionRun]]) -> tuple[str, ...]:
-    """Return the operator names in the order of the graph: from the trace, else from QNN's file."""
+    """Return a partition's operator names in graph order: from the trace, else from QNN's file."""
     names = list(trace.get(name, ()))
     call = next((one.call for run in runs for one in run if one.call), None)
     if not names and call:
@@ -226,12 +227,12 @@ def _components(
     """
     outside = [[node for node in run.nodes if not node.nested] for run in runs]
     on_cpu = [sum(node.time_us for node in nodes if not is_qnn(node)) for nodes in outside]
-    # Time of a partition inside a CPU node counts for QNN, not for the CPU.
+    # Time of partitions inside CPU nodes, which counts for QNN and not for the CPU.
     within = [sum(node.time_us for node in run.nodes if is_qnn(node) and node.nested) for run in runs]
     nodes_us = [sum(node.time_us for node in nodes) for nodes in outside]
     around = [sum(one.node.time_us for one in run) for run in by_run]
     execute = [sum(one.call.time_us if one.call else one.node.time_us for one in run) for run in by_run]
-    # If the accelerator's time is missing, use the time of the QNN call, so that nothing counts as transfer.
+    # If the accelerator's time is missing, use the time of the QNN call; no time then counts as transfer.
     working = [sum(accelerator_us(one) or (one.call or one.node).time_us for one in run) for run in by_run]
     table = (
         (
@@ -287,8 +288,7 @@ def _seconds(runs: Sequence[Sequence[PartitionRun]], time_us: Callable[[Partitio
     return Series.of(sum(time_us(one) for one in run) / US_PER_S for run in runs)
 
 
-# QNN makes several operators from some nodes (it adds reshapes around a convolution), and one operator from several
-# nodes (it merges quantisation into an operator). Operators made from the same nodes are counted as one.
+# Unit of the rows that count cycles of the accelerator.
 
 _CYCLES: Final = "CYCLES"
 _TRANSFERS: Final = {"Input": "inputs on their way in", "Output": "outputs on their way out"}
@@ -305,11 +305,12 @@ def plain_name(name: str) -> str:
 
 @dataclasses.dataclass(slots=True)
 class _Group:
-    """QNN operators made from the same nodes in one partition.
+    """QNN operators made from the same nodes in one partition. QNN makes several operators from some nodes (it adds
+    reshapes around a convolution), and one operator from several nodes (it merges quantisation into an operator).
 
     Args:
         cycles: cycles in each run.
-        rows: total cycles of each QNN operator in the group.
+        rows: cycles of each QNN operator in the group, summed over all runs.
     """
 
     partition: str
@@ -328,7 +329,7 @@ class _Group:
 
     def type(self, types: Mapping[str, str]) -> str:
         """Return the type of the operator called `name`, or the slowest operator's type if that is unknown."""
-        # QNN may make several operators from one node; the slowest one shows where the time is spent.
+        # If QNN made several operators from a node, use the slowest one, which takes most of the time.
         slowest = sorted(self.rows, key=lambda row: -self.rows[row])
         return next((types[name] for name in (self.name(types), *slowest) if name in types), "")
 
@@ -378,7 +379,7 @@ def _time(
 ) -> OperatorTime:
     time_s = None
     if accelerator_s is not None:
-        # Compute the time of each run before taking the median: the medians of cycles and times may come from
+        # Compute the time of each run before taking the median: the median cycles and the median time may belong to
         # different runs.
         pairs = zip(cycles.values, all_cycles, accelerator_s.values, strict=True)
         time_s = Series.of(own / of_all * time if of_all else 0.0 for own, of_all, time in pairs).median

@@ -20,7 +20,7 @@ LABEL_WIDTH: Final = 340
 VALUE_WIDTH: Final = 170
 ROW_HEIGHT: Final = 24
 BAR_HEIGHT: Final = 16
-# Number of characters that fit in front of a bar. A longer label is shortened in the middle and shown in full as a
+# Maximum length of the label in front of a bar. A longer label is shortened in the middle and shown in full as a
 # tooltip.
 MAX_LABEL: Final = 46
 

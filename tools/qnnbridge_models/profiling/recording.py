@@ -1,8 +1,8 @@
 """Run a model with ONNX Runtime's and QNN's profiles enabled, and read the profiles.
 
-The files are in a temporary folder that is always removed. They are read after the host has ended, because QNN
-writes its file until then, and ONNX Runtime when profiling ends. Calls run one at a time in a separate host, so
-that no other session affects the measurement.
+The files are in a temporary folder that is always removed. They are read after the host has ended: ONNX Runtime
+writes its file when profiling ends, QNN until the host ends. Calls run one at a time in a separate host, so that no
+other session affects the measurement.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ QNN_FILE: Final = "qnn.csv"
 ORT_PREFIX: Final = "ort"
 # Seed of generated inputs, constant so that two profiles can be compared.
 SEED: Final = 0
-# Provider options that this command sets itself. The provider rejects a profiling level without a file.
+# Provider options that this command sets itself. The provider rejects `profiling_level` without
+# `profiling_file_path`.
 _OWN_OPTIONS: Final = (
     "profiling_level",
     "profiling_file_path",
@@ -121,7 +122,8 @@ def _recorded(
             provider_options=[
                 {
                     **arguments.with_chip(request.provider_options, request.soc_model),
-                    # With a profiling level the host bypasses its cache, so QNN's file includes the compilation.
+                    # With a profiling level, the host compiles the model instead of using its cache, so QNN's file
+                    # includes the compilation.
                     "profiling_level": request.level,
                     "profiling_file_path": str(folder / QNN_FILE),
                     "enable_framework_op_trace": "1",
@@ -132,7 +134,7 @@ def _recorded(
             timeout=request.timeout,
             # Allow nodes on the CPU, because they are part of the profile.
             fallback="cpu",
-            # A repeated run would appear twice in the profile.
+            # A run that is repeated after a crash would appear twice in the profile.
             retry=0,
             # The profile must contain the node names of the original model.
             fix=False,
@@ -145,7 +147,8 @@ def _recorded(
             session_file = session.end_profiling()
             placement = session.placement
             types = {node.name: node.type for node in session.get_inputs()}
-    # If `end_profiling` returns no file name, `read_ort` raises the error for a missing file.
+    # If `end_profiling` returns no file name, use the expected name: `read_ort` raises an error if that file is
+    # missing.
     profile = read_ort(Path(session_file) if session_file else folder / f"{ORT_PREFIX}.json")
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
@@ -189,7 +192,7 @@ def _timed_runs(
         begun = time.perf_counter()
         results = session.run_values(None, values)
         calls_s.append(time.perf_counter() - begun)
-        # Check the size between runs: if the file becomes too large to read, all further runs are useless.
+        # Stop if QNN's file has become too large to read, because the profile would be useless.
         if growing.exists():
             check_size(growing.stat().st_size, "QNN")
     on_progress("Running", runs, runs)
@@ -207,7 +210,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 
 
 def _for_qnn(folder: str) -> str:
-    """Return a path of the folder that QNN can open."""
+    """Return the folder's path as QNN can open it: on Windows, the short name if the path is not ASCII."""
     try:
         return native_path(folder)
     except OSError as error:
@@ -219,7 +222,7 @@ def _for_qnn(folder: str) -> str:
 
 
 def _size(value: Any) -> int:
-    """Return the size of a tensor in bytes; 0 for a sequence or map, which would have to be traversed."""
+    """Return the size of a tensor in bytes; 0 for a sequence or map, whose elements are not visited."""
     return int(getattr(value, "nbytes", 0) or getattr(getattr(value, "data", None), "nbytes", 0))
 
 
@@ -229,7 +232,7 @@ def _size(value: Any) -> int:
 # same medians.
 MAX_PROFILE_BYTES: Final = 256 << 20
 
-# File name of the trace, defined by the provider.
+# File name of QNN's trace, defined by the provider.
 OP_TRACE_FILE: Final = TRACE_FILE
 MAX_TRACE_BYTES: Final = 64 << 20
 
@@ -275,9 +278,9 @@ OpTrace = Mapping[str, Mapping[str, str]]
 
 
 def read_op_trace(path: Path) -> OpTrace:
-    """Return QNN's operators by graph; empty without a trace.
+    """Return QNN's operators by graph; empty if there is no trace.
 
-    The provider (from 2.4 on) writes the trace while it compiles, so a compiled model has none.
+    The provider (from 2.4 on) writes the trace while it compiles a model, so there is none for a compiled model.
     """
     try:
         if path.stat().st_size > MAX_TRACE_BYTES:
@@ -291,7 +294,7 @@ def read_op_trace(path: Path) -> OpTrace:
             for graph in document["subgraph_traces"]
         }
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        # A missing trace is not an error: times are then shown without the node names of the model.
+        # A missing trace is not an error: the report then shows times without the node names of the model.
         return {}
 
 
@@ -305,7 +308,7 @@ _NODE_SUFFIX: Final = "_kernel_time"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeRun:
-    """One execution of one node. Bytes are the sizes of its non-constant tensors."""
+    """One execution of one node. `bytes_in` and `bytes_out` only count non-constant tensors."""
 
     name: str
     op: str
@@ -405,11 +408,12 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
     """Return the nodes sorted by start time, with nested nodes marked."""
     ordered = sorted(nodes, key=lambda node: (node.start_us, -node.time_us))
     marked: list[NodeRun] = []
-    # Outer nodes come first: they start earlier, or start at the same time and take longer.
+    # An outer node precedes its nested nodes: it starts earlier, or starts at the same time and takes longer.
     outer_end = 0.0
     for node in ordered:
         end = node.start_us + node.time_us
-        # Times are whole microseconds: a node of 0 us that starts when another node ends is not nested.
+        # Compare with `<`, because times are whole microseconds: a node of 0 us that starts when another node ends
+        # is not nested.
         inside = bool(marked) and end <= outer_end and node.start_us < outer_end
         marked.append(dataclasses.replace(node, nested=inside))
         if not inside:
@@ -420,8 +424,8 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
 # QNN's file for `profiling_file_path` resembles CSV, but names are not escaped: they may contain commas, quotes and
 # line breaks. So a row is recognised by its first six columns, and everything up to the next row is its name. The
 # rows of one QNN call (compile a graph, load a context, execute a graph) are consecutive: first the backend's rows,
-# then the row of the call itself. For a compilation, the stages follow after that row. If several graphs are
-# compiled, each call except the last is written twice.
+# then the row of the call itself. For a compilation, the rows of its stages follow the row of the call. If several
+# graphs are compiled, QNN writes each of these calls twice, except the last.
 
 _QNN: Final = "QNN"
 _HEADER: Final = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
@@ -448,7 +452,7 @@ _KINDS: Final = {kind.value: kind for kind in CallKind}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnRow:
-    """One figure in QNN's profile.
+    """One row of QNN's profile: a name, and a value with its unit.
 
     Args:
         sources: nodes of the model from which an operator was made, if QNN recorded them.
@@ -473,7 +477,7 @@ class QnnCall:
         kind: what the call does: compile, load, execute or close.
         time_us: duration in microseconds.
         facts: figures that the backend reports for the call.
-        parts: phases of the call, or the operators of a graph.
+        parts: operators of an executed graph, or phases of any other call.
     """
 
     kind: CallKind
@@ -554,8 +558,8 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
             facts, parts = [], []
         elif level == "ROOT":
             facts.append(row)
-        # Operators are between the backend's figures and the row that ends their call. Stages of a compilation
-        # follow after that row, before any figure of the next call.
+        # Rows after the backend's figures are operators of the call that has not ended yet. Rows before such
+        # figures are stages of the previous call, a compilation.
         elif facts or not calls:
             parts.append(row)
         else:

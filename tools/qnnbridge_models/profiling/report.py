@@ -59,7 +59,7 @@ class LoadPhase:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunComponent:
-    """One component of a run. All components together make up the call's duration in the application."""
+    """One component of a run's duration. All components add up to the duration of the call in the application."""
 
     key: str
     name: str
@@ -68,7 +68,7 @@ class RunComponent:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnFigure:
-    """A further figure that QNN reports for each execution of a partition."""
+    """A figure that QNN reports for each execution of a partition, with its unit."""
 
     name: str
     unit: str
@@ -145,7 +145,7 @@ class ProfileResult:
     Args:
         load: phases of creating the session, in order.
         components: components of the duration of a run.
-        notes: facts needed to interpret the figures.
+        notes: remarks for the user on how to interpret the figures.
     """
 
     recorded: Recording
@@ -166,7 +166,7 @@ class ProfileResult:
         return Series(self.recorded.calls_s)
 
 
-# Version of the JSON document, increased with each change that readers must handle.
+# Version of the JSON document; increase it with each incompatible change.
 SCHEMA: Final = 1
 
 BAR_WIDTH: Final = 24
@@ -274,7 +274,7 @@ def print_result(result: ProfileResult, top: int) -> None:
 
 
 def bar(share: float) -> str:
-    """Return a bar for a fraction of the full width; a fraction above 0.002 has at least one cell."""
+    """Return a text bar whose length shows the fraction; a fraction above 0.002 has at least one character."""
     cells = round(min(share, 1.0) * BAR_WIDTH)
     # Some old Windows code pages lack the block character.
     return ("█" if output.can_print("█") else "#") * (cells or int(share > 0.002))
@@ -318,7 +318,7 @@ def bytes_text(count: float) -> str:
 
 
 def worth_showing(phase: LoadPhase, create_s: float) -> list[LoadPhase]:
-    """Return the sub-phases that take at least 1 % of loading, longest first."""
+    """Return the sub-phases that take at least 1 % of the session's creation, longest first."""
     shown = [part for part in phase.parts if part.time_s >= create_s / 100]
     return sorted(shown, key=lambda part: -part.time_s)
 
@@ -328,7 +328,7 @@ def optional_text(series: Series | None) -> str:
 
 
 def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[QnnFigure | None]]]:
-    """Return each of QNN's figures with its value for every partition."""
+    """Return (name, value in each partition or None) of each of QNN's figures."""
     names = dict.fromkeys(fact.name for partition in partitions for fact in partition.facts)
     return [
         (name, [next((fact for fact in one.facts if fact.name == name), None) for one in partitions])
@@ -461,7 +461,7 @@ def _print_transfers(result: ProfileResult, top: int) -> None:
             "-",
         ]
     ]
-    # Find the transfers by the beginning of their names in `evaluate._TRANSFERS`, "in" and "out".
+    # Transfers are recognised by the beginning of their names in `evaluate._TRANSFERS`: "in" or "out".
     for one in result.partitions[:top]:
         row = [f"host and QNN, {one.label}", bytes_text(one.bytes_in), bytes_text(one.bytes_out)]
         moved = {

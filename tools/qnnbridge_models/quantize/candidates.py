@@ -1,7 +1,7 @@
 """Choose the types and ranges of a whole model: measure several candidates and take the best.
 
-ONNX Runtime's documented recipe for QNN is one of these candidates, so the default is never worse. If QNN is
-available, its results decide: two models with 40 dB on the CPU had 33 and 36 dB on QNN.
+ONNX Runtime's documented recipe for QNN is one of these candidates, so the chosen candidate is never worse. If QNN
+is available, QNN's results decide: two models with 40 dB on the CPU had 33 and 36 dB on QNN.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 # --- folds ---------------------------------------------------------------------------------------------------
 #
 # Each candidate is judged several times: calibrated without one fold of the samples, and run on that fold. A single
-# split depends on chance: a speech quality model calibrated with fifteen samples had 44 dB on the other five, and
-# 57 dB on ten others.
+# split depends on chance: a speech quality model calibrated with fifteen samples had 44 dB on five other samples,
+# and 57 dB on ten further samples.
 
 # The held-out samples form one fold; the calibration samples are split into this many further folds.
 _PARTS = 3
 # Largest number of samples that are run per fold.
 _RUN = 10
-# With fewer samples outside the calibration set, the verdict is at best "poor". Eight random samples all miss the
-# worst quarter of future samples with a probability of 10 % (0.75 to the power of 8), two samples with more than 50
-# %.
+# With fewer samples outside the calibration set, the verdict is at best "poor". The probability that no sample is
+# as bad as the worst quarter of future samples is 10 % for eight random samples (0.75 to the power of 8), and more
+# than 50 % for two.
 ENOUGH = 8
 
 
@@ -56,7 +56,7 @@ class Fold:
 
     Args:
         left_out: indices of the samples that are not used for calibration.
-        results: results of the float model for those left-out samples that are run.
+        results: results of the float model for the left-out samples that are compared.
     """
 
     left_out: Numbers
@@ -98,7 +98,7 @@ class KnownFolds:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CrossValidation:
-    """Judge candidates by all folds.
+    """Judge candidates by their mean SNR over all folds.
 
     Args:
         work: folder for candidate models.
@@ -148,7 +148,7 @@ class CrossValidation:
         begun = time.monotonic()
         first = dataclasses.replace(self, folds=self.folds[:1])
         first.snr(calibrated, precision)
-        # Avoid a division by 0: a small model can run in less than the clock's resolution.
+        # The minimum of 1 ms avoids a division by 0: a small model can run in less than the clock's resolution.
         paid = int(seconds / max(time.monotonic() - begun, 1e-3))
         return self if paid >= len(self.folds) else first
 
@@ -169,7 +169,7 @@ def folds_of(
     Args:
         samples: all samples.
         compared: results of the float model for the held-out samples.
-        by_sample: whether the ranges are known for each sample, so that any sample can be left out.
+        by_sample: true if the ranges of each sample are stored separately, so that any sample can be left out.
         run: runs the float model on one sample.
     """
     count = len(samples.calibration)
@@ -191,7 +191,7 @@ def folds_of(
 def working_variant(
     calibrated: CalibratedModel, work: Path, reference: FloatResults
 ) -> tuple[CalibratedModel, list[str]]:
-    """Find settings of biases and weights with which onnxruntime's quantizer writes a correct model.
+    """Find quantizer settings (float biases, per-tensor weights) with which onnxruntime writes a correct model.
 
     Return the first correct variant, and report lines about the variants that failed. Raise the error of the first
     variant if none runs.
@@ -237,14 +237,15 @@ def working_variant(
 
 # Below `_FAIR_DB`, try 16-bit weights; use them if they gain at least `_WORTH_DB`.
 _FAIR_DB, _WORTH_DB = 30.0, 3.0
-# Time limit of the search for weights that QNN does not support in 16 bits.
+# Time limit in seconds for finding the weights that must keep 8 bits because QNN does not support them in 16 bits.
 _NARROWING_S = 60.0
-# Maximum accuracy loss accepted for wider ranges while the SNR stays above `_FAIR_DB`.
+# Accuracy in dB that a candidate with wider ranges may lose while its SNR stays above `_FAIR_DB`.
 _HEADROOM_DB = 1.0
-# `_SAME_DB`: smaller differences are random. `_BETTER_DB` and `_OTHER_DB`: minimum gains required to change the
-# type of some weights, and of all weights.
+# `_SAME_DB`: treat smaller differences as random. `_BETTER_DB` and `_OTHER_DB`: minimum gains of a candidate that
+# changes the type of some weights, or of all weights.
 _SAME_DB, _BETTER_DB, _OTHER_DB = 0.1, 0.3, 1.0
-# Candidates that are this much worse on the CPU are not run on QNN, where none of them was ever better.
+# Do not run a candidate on QNN if it is this many dB worse than the best on the CPU: no such candidate was ever
+# better on QNN.
 _NEAR_DB = 6.0
 # Time limit for trying further candidates: each runs all samples, which takes long for a large model.
 _CHOOSING_S = 120.0
@@ -329,10 +330,10 @@ class CandidateChoice:
                         self.judge, dataclasses.replace(trial, calibrated=calibrated), start, change
                     )
                 except BridgeError as error:
-                    # Continue: the quantizer or ONNX Runtime may support the other candidates' types.
+                    # Try the other candidates: the quantizer or ONNX Runtime may support their types.
                     self.failed.append(f"{change}: {error.cause or error.message}")
                     continue
-                # Compare only the SNR: QNN's placement is the same, because the nodes are those of the default.
+                # Compare only the SNR: the candidate has the default's nodes, so QNN places them alike.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
             documented = self._as_documented(trial) if self._like_documented else None
@@ -356,8 +357,8 @@ class CandidateChoice:
                     self.untried.append(f"{one.change or 'int8 weights per channel'} on QNN")
                     continue
                 trial.on_progress("trying types of weights on QNN", done, len(near))
-                # Measure the first candidate fully, because its SNR is reported next to the chosen candidate's
-                # SNR.
+                # Measure the default (number 0) on all samples, because its SNR is reported next to the chosen
+                # candidate's SNR.
                 score = one.on_qnn_unless_worse(max(there.values())) if there and number else one.on_qnn
                 if score is not None:
                     there[number] = score
@@ -378,12 +379,12 @@ class CandidateChoice:
 
     @property
     def _open(self) -> bool:
-        """True if the user did not choose a type for the weights."""
+        """True if the type of the weights is open: the user gave none, and the default is int8."""
         return self.wished.weight_type is None and self.settings.weight_type == "int8"
 
     @property
     def _like_documented(self) -> bool:
-        """True if the documented recipe does everything that the options request."""
+        """True if the documented recipe supports everything that the options request."""
         return not (
             self.wished.exclude
             or self.wished.wide
@@ -463,7 +464,7 @@ def with_headroom(judge: CrossValidation, trial: PrecisionTrial, start: Precisio
 def with_enough_bits(
     wished: QuantizeSettings, settings: ResolvedSettings, trial: PrecisionTrial, start: Precision
 ) -> tuple[Precision, list[str]]:
-    """Return the precision, with 16-bit weights if 8 bits are not accurate enough, and lines for the report."""
+    """Return (precision, lines for the report). Weights get 16 bits if 8 bits are not accurate enough."""
     if wished.weight_type is not None or settings.wide_weight is None:
         return start, []
     narrow = trial.on_cpu(trial.write(start))

@@ -21,12 +21,12 @@ import numpy.typing as npt
 from qnnbridge_host.graph import graphs
 from qnnbridge_host.graph.model_index import ModelIndex
 
-# Suffixes that the quantizer appends to a tensor name; digits mark copies of a bias.
+# Suffixes that the quantizer appends to a tensor name; to copies of a bias it appends digits.
 _LAST_PART = re.compile(
     r"(_(scale|zero_point|quantized|convert|clone|QuantizeLinear|DequantizeLinear|Input|Output|Cast)|\d)$"
 )
 _SHOWN = 3
-# Tolerance factor for half a step, because values are rounded in float32.
+# A constant may be off by half a step times this factor, because values are rounded in float32.
 _ROUNDING = 1.02
 _REMOVABLE = ("Relu", "Clip")
 
@@ -35,7 +35,7 @@ _REMOVABLE = ("Relu", "Clip")
 
 
 def clashing_names(model: Any) -> dict[str, str]:
-    """Return a replacement name for each tensor whose created names would clash with another tensor."""
+    """Return a new name for each tensor from which the quantizer would create a name that another tensor has."""
     graph = model.graph
     names = {
         name for inner in graphs.subgraphs(graph) for node in inner.node for name in (*node.input, *node.output)
@@ -74,7 +74,9 @@ def rename(model: Any, names: Mapping[str, str]) -> None:
 
 
 def name_apart(model: Any, taken: Iterable[str]) -> None:
-    """Rename QuantizeLinear and DequantizeLinear nodes whose names are in `taken` (the float model's nodes)."""
+    """Rename QuantizeLinear and DequantizeLinear nodes whose names are in `taken` (names of the float model's
+    nodes).
+    """
     used = set(taken)
     for node in model.graph.node:
         # Only the quantizer adds such nodes: the float model has none.
@@ -88,11 +90,14 @@ def name_apart(model: Any, taken: Iterable[str]) -> None:
 
 
 def faithful(quantizer: type) -> type:
-    """Return a subclass of onnxruntime's `QDQQuantizer` that removes a Relu or Clip only if the result is exact."""
+    """Return a subclass of onnxruntime's `QDQQuantizer` that removes a Relu or Clip only if this does not change
+    the result.
+    """
 
     class Faithful(quantizer):  # type: ignore[misc]
         def adjust_tensor_ranges(self) -> None:
-            # Keep the range of a model output, or of a tensor that a subgraph reads, even if a Relu follows.
+            # Do not adapt the range of a model output, or of a tensor that a subgraph reads, to the Relu that
+            # follows.
             graph = self.model.model.graph
             kept = {value.name for value in graph.output}
             kept.update(name for node in graph.node for name in graphs.captured_by(node))
@@ -140,7 +145,7 @@ def _value(tensor: Any) -> float:
 
 
 def unlike_operators(float_model: ModelIndex, quantised: Any) -> list[str]:
-    """Return one line for each operator that differs by more than its constants' rounding.
+    """Return one line for each operator whose quantised version differs by more than the rounding of its constants.
 
     Args:
         float_model: float model with its weights; all nodes have names.
@@ -161,7 +166,8 @@ def unlike_operators(float_model: ModelIndex, quantised: Any) -> list[str]:
             off = _off(float_model, name, written, there) if name in float_model.weights else 0.0
             if off > _ROUNDING:
                 lines.append(
-                    f"{node.op_type} {node.name}: constant {number} ({name}) is off by {off:.1f} half steps"
+                    f"{node.op_type} {node.name}: constant {number} ({name}) is off by {off:.1f} times the largest "
+                    "rounding error"
                 )
     return lines
 
@@ -176,7 +182,9 @@ def _attributes(node: Any) -> dict[str, bytes]:
 
 
 def _off(float_model: ModelIndex, name: str, written: ModelIndex, there: str) -> float:
-    """Return the largest error of a constant, in half steps of its scale; 0 if the constant stays float."""
+    """Return the largest error of a constant as a multiple of half its quantisation step; 0 if the constant stays
+    float.
+    """
     maker = written.maker(there)
     if maker is None or maker.op_type != "DequantizeLinear":
         return 0.0

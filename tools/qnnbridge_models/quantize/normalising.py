@@ -6,7 +6,8 @@
   different roles. A Gather table that is also the weight of a Gemm gets scales per channel, which Gather does not
   support.
 - Clip: the quantizer removes a Clip if the quantised range of its output has the same effect. QNN computes the
-  remaining Clip nodes of a quantised model wrong (5 to 13 dB); Max and Min are computed correctly.
+  remaining Clip nodes of a quantised model wrong (5 to 13 dB), so they become Max and Min, which QNN computes
+  correctly.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def _bias_along_columns(editor: Editor, node: Any) -> list[Any] | None:
     columns = weight[0 if graphs.attribute_values(node).get("transB", 0) else 1]
     if bias is not None and bias.shape == (columns,):
         return None
-    # The last axis contains the columns, so the bias has one value, or one value per column.
+    # Accept a bias with one value, or with one value per column (its last axis).
     if bias is not None and (bias.size == 1 or (bias.size == columns and bias.shape[-1] == columns)):
         flat = np.broadcast_to(bias.reshape(-1), (columns,))
         node.input[2] = editor.add_constant(np.ascontiguousarray(flat), f"{node.input[2]}/columns")
@@ -90,7 +91,7 @@ _BIASES = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "InstanceNormalization": 2,
 
 
 def _role(node: Any, number: int) -> str:
-    """Return the role in which a node reads an input. Nodes that read a weight in the same role can share it."""
+    """Return the role of a node's input. Nodes can share a weight that has the same role at each of them."""
     if _BIASES.get(node.op_type) == number:
         # No other node can share a bias: its scale depends on the other scales of the node.
         return f"bias of {node.output[0]}"
@@ -110,7 +111,7 @@ def _unshare(model: Any) -> int:
         name for inner in graphs.subgraphs(graph) for node in inner.node for name in (*node.input, *node.output)
     }
     taken |= {tensor.name for tensor in graph.initializer} | {value.name for value in (*graph.input, *graph.output)}
-    # Keep the name of a constant that is an output or that a subgraph reads.
+    # A constant that is a model output, or that a subgraph reads, keeps its name.
     roles: dict[str, dict[str, str]] = {value.name: {"": value.name} for value in graph.output}
     for node in graph.node:
         for name in graphs.captured_by(node):

@@ -34,13 +34,13 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 # --- ranges --------------------------------------------------------------------------------------------------
 #
 # The ranges of the float model's tensors are stored for each sample, so that samples can be left out later.
-# Held-out samples are measured as well: the model is compared without their ranges, and the final model is written
-# with them.
+# Held-out samples are measured as well: the ranges of the compared model exclude them, and the ranges of the final
+# model include them.
 
 CALIBRATING = "calibrating"
 # Factor that widens the ranges of 16-bit activations. A speech detector calibrated with 190 samples had 48 to 69 dB
-# in five of six groups of ten other samples, and 24 dB in the sixth: one sound was louder than all calibration
-# samples.
+# in five of six groups of ten other samples, and 24 dB in the sixth, which contained a sound louder than all
+# calibration samples.
 _HEADROOM = 1.5
 # Set of samples, by their numbers in the order of measurement.
 Numbers = frozenset[int]
@@ -51,11 +51,11 @@ class ExtremesBySample:
 
     Args:
         ends: (lowest, highest) value by tensor, for each sample.
-        limited: outputs of Clip nodes. Their ranges are never widened: the quantizer removes the Clip, and the
-            range replaces it.
+        limited: outputs of Clip nodes. Their ranges are never widened: the quantizer removes the Clip, and only the
+            range limits the values.
     """
 
-    # Any sample can be left out, and the ranges can be widened.
+    # With a range for each sample, any sample can be left out, and the ranges can be widened.
     by_sample = True
 
     def __init__(
@@ -88,8 +88,8 @@ def _widened(end: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 class ThresholdRanges:
-    """Ranges computed from histograms, which cannot be split by sample: one set without held-out samples, one with
-    all.
+    """Ranges computed from histograms. A histogram cannot be split by sample, so there are two sets of ranges:
+    without the held-out samples, and with all samples.
 
     Args:
         kept: ranges without the held-out samples.
@@ -165,8 +165,8 @@ def thresholds(calibrator: Any, reader: CalibrationReader, held_out: Numbers) ->
 _PER_CHANNEL_OPS = ("Conv", "ConvTranspose")
 # Operators whose second input is the weight.
 WEIGHTED_OPS = (*_PER_CHANNEL_OPS, "MatMul", "Gemm")
-# Float model with the lowest and highest values of its tensors as additional outputs; written by onnxruntime's
-# calibrator.
+# File name of the float model with the lowest and highest values of its tensors as additional outputs;
+# onnxruntime's calibrator writes this file.
 _AUGMENTED = "augmented.onnx"
 # The quantizer's settings for individual tensors.
 Overrides = dict[str, list[dict[str, Any]]]
@@ -188,8 +188,8 @@ class Quiet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Another thread may have replaced sys.stdout meanwhile with a stream that wraps this one. So remove only
-        # the outermost streams whose context has ended.
+        # Another thread that suppresses output may have wrapped this stream meanwhile, so that sys.stdout is its
+        # stream. Remove streams from the outermost inwards, as long as their context has ended.
         self._silenced.thread = None
         while isinstance(sys.stdout, _Silenced) and sys.stdout.thread is None:
             sys.stdout = sys.stdout.real
@@ -334,7 +334,7 @@ class CalibratedModel:
             given = options["TensorQuantOverrides"]
             options["TensorQuantOverrides"] = {names.get(name, name): one for name, one in given.items()}
             options["QuantizeBias"] = not self.float_biases
-            # Pass a copy, because the quantizer modifies ranges depending on the precision.
+            # Pass a copy of the ranges: the quantizer changes them, and the changes depend on the precision.
             own = {names.get(name, name): one for name, one in self._ranges.items()}
             quantizer = faithful(QDQQuantizer)(
                 model,
@@ -449,7 +449,7 @@ def _config(
     try:
         return made(settings.per_channel)
     except ValueError as error:
-        # onnxruntime up to 1.23 rejects per_channel for a model that also has a LayerNormalization.
+        # onnxruntime up to 1.23 rejects per_channel for a model that contains a LayerNormalization.
         if not settings.per_channel or "per_channel" not in str(error):
             raise
         # Set the option for each tensor instead of for the whole model.
@@ -503,7 +503,9 @@ def _norm_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
 
 
 def _softmax_overrides(model: Any, settings: ResolvedSettings) -> Overrides:
-    """Return overrides that make the range of an int8 Softmax start at 0: QNN computes a symmetric range wrong."""
+    """Return overrides that make the range of an int8 Softmax start at 0: QNN computes a Softmax with a symmetric
+    range wrong.
+    """
     if not settings.symmetric_activations or settings.activation_type != "int8":
         return {}
     kind = settings.ort_type("int8")

@@ -1,10 +1,10 @@
 """Choose the nodes whose precision differs from the rest, and measure the cost of quantising single layers.
 
-A node's precision differs if the user selected the node, or if it joins branches of very different magnitudes. The
-cost of a layer is measured on the float model with only the tensors of this layer quantised.
+A node's precision differs if the user selected the node, or if the node joins branches of very different
+magnitudes. The cost of a layer is measured on the float model with only the tensors of this layer quantised.
 
-Each rounding error adds nearly independent noise to the outputs, so a layer that is left in float removes its own
-noise. A search that divides groups of layers finds the layers that cause most of the noise.
+Each rounding error adds nearly independent noise to the outputs, so leaving a layer in float removes the noise of
+this layer. A search that divides groups of layers finds the layers that cause most of the noise.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class PartialModels:
         self._full = ModelIndex(quantized)
         self._full_nodes = {node.name: node for node in self._full.protos}
         self._initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
-        # In the quantised model, an output has another name before its QuantizeLinear.
+        # Names of tensors in the float model, by their names in the quantised model. The quantizer renames the
+        # tensor that becomes an output: the original name is that of the DequantizeLinear result.
         self._float_name = {
             there: here
             for node in index.protos
@@ -145,9 +146,7 @@ class PartialModels:
         return bytes(made.SerializeToString())
 
     def _free_outputs(self, made: Any, tensors: frozenset[str], needed: list[str]) -> dict[str, str]:
-        """Rename outputs that will be quantised at the nodes that compute them; return the new names by old
-        name.
-        """
+        """Rename the results of nodes that compute outputs to be quantised; return the new names by old name."""
         before = {
             name: f"{name}__float"
             for name in self._index.outputs
@@ -160,7 +159,9 @@ class PartialModels:
         return before
 
     def _add_pairs(self, made: Any, needed: list[str], before: dict[str, str]) -> None:
-        """Add the needed quantizing nodes and their scales, tracing back to the float tensors."""
+        """Add the QuantizeLinear and DequantizeLinear nodes of the needed tensors with their scales, back to the
+        float tensors.
+        """
         there = {tensor.name for tensor in made.graph.initializer}
         done: set[str] = set()
         nodes: list[Any] = []
@@ -253,7 +254,7 @@ _MOVES = ("Identity", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten",
 # would lose 3 bits.
 UNLIKE = 8.0
 _SHOWN = 3
-# Maximum number of nodes to walk back from an output in search of its weights.
+# Maximum number of nodes to visit backwards from an output in search of its weights.
 _MOST_MAKERS = 8
 
 
@@ -263,7 +264,7 @@ class JoinedOutput:
 
     Args:
         output: name of the output.
-        tail: nodes from the first such Concat to the output.
+        tail: nodes from the first Concat of such branches to the output.
         branches: joined tensors with their magnitudes.
     """
 
@@ -324,8 +325,8 @@ def given(
 
 
 def widened(index: ModelIndex, names: Iterable[str], settings: ResolvedSettings) -> Precision:
-    """Return a precision with 16 bits for these nodes: for their outputs if activations have 8 bits, else for their
-    weights.
+    """Return a precision that gives these nodes 16-bit outputs, or 16-bit weights if activations already have 16
+    bits.
     """
     nodes = [node for node in index.protos if node.name in set(names)]
     if settings.wide_activation is not None:
@@ -351,7 +352,9 @@ def _follow(
     tail: dict[str, None],
     branches: dict[str, float],
 ) -> bool:
-    """Return whether the tensor joins branches of very different magnitudes; if so, add its nodes to `tail`."""
+    """Return whether the tensor joins branches of very different magnitudes; if so, add the joining nodes to
+    `tail`.
+    """
     node = index.maker(tensor)
     if node is None:
         return False
@@ -381,7 +384,8 @@ def _follow(
 def made_by(index: ModelIndex, output: str) -> list[str]:
     """Return the nodes that compute an output, back to the last node with weights.
 
-    A MatMul has a single scale for all columns of its weights, so small columns next to large ones lose precision.
+    A MatMul has a single scale for all columns of its weights, so columns of small weights next to columns of large
+    weights lose precision.
     """
     found: list[str] = []
     name: str | None = output
@@ -399,7 +403,8 @@ def made_by(index: ModelIndex, output: str) -> list[str]:
 def column_groups(index: ModelIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:
     """Return the elements of each output, grouped by branch.
 
-    The tail only moves values, so labels fed into it show where each element comes from.
+    The tail only moves values: if each branch contains its own number, the output shows where each element comes
+    from.
     """
     return {one.output: groups for one in joined if (groups := _groups_of(index, one, sample))}
 
@@ -412,7 +417,7 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
         # from.
         labels = _moved(index, joined, [np.full(shape, n, np.float32) for n, shape in enumerate(shapes)])
     except BridgeError:
-        return []  # the branches' values determine a shape: measure the output as a whole
+        return []  # a shape depends on the branches' values, so measure the output as a whole
     groups: list[ColumnGroup] = []
     for together in _alike(joined.branches):
         mask = np.isin(labels, [float(branches.index(name)) for name in together])
@@ -423,7 +428,7 @@ def _groups_of(index: ModelIndex, joined: JoinedOutput, sample: Feeds) -> list[C
 
 
 def _alike(branches: Mapping[str, float]) -> list[list[str]]:
-    """Group branches of similar magnitude, so that three box heads form one group."""
+    """Group branches of similar magnitude, for example the three box heads of a detector."""
     groups: list[list[str]] = []
     for name, size in sorted(branches.items(), key=lambda item: -item[1]):
         if groups and branches[groups[-1][0]] < UNLIKE * size:

@@ -2,8 +2,8 @@
 
 - Model functions: the opset converter drops them, so they are inlined.
 - float16: the quantizer supports float32 only, so tensors are converted, with casts at inputs and outputs.
-- Old opsets: 16-bit types need opset 21 and scales per channel opset 13, so the model is converted. The converter
-  fails for IR versions below 4, so the IR version is raised first.
+- Old opsets: 16-bit types need opset 21 and scales per channel opset 13, so the model is converted to a newer
+  opset. The converter fails for IR versions below 4, so the IR version is raised first.
 - Weights that are also inputs, or that come from Constant nodes, would not be quantised: they become initializers.
 - Attention masks of -3.4e38 make the quantisation step too large for the scores: they are reduced if the
   results stay the same.
@@ -272,8 +272,8 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
         return True
 
     broken_by = optimizers.harmful(loads, optimizers.BASIC_OPTIMIZERS)
-    # Optimise again, because the search's last attempt disabled other optimizers. If no optimizer causes the
-    # failure, this call raises the load error.
+    # Optimise again with the search's result, because its last attempt disabled other optimizers. If no optimizer
+    # causes the failure, this call raises the load error.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
         changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: not used for folding")
@@ -335,7 +335,7 @@ def _normalise_by_convolution(model: Any) -> int:
 
 
 # Mask sizes for 8-bit activations, which have 256 steps. With -1e4 a step is 39, so scores of some tens become
-# equal: a model had 0.6 dB, and 21 dB with -128.
+# equal: a model had 0.6 dB with -1e4, and 21 dB with -128.
 _MASKS_OF_EIGHT_BITS: Final = (128.0, 512.0, 2048.0)
 # exp(-16) is 1e-7, so a mask this far below all scores has no effect on Softmax.
 _BELOW_ALL_SCORES: Final = 16.0
@@ -381,13 +381,13 @@ def _masks_shrunk(
     size: float,
 ) -> Path | None:
     """Return the model with reduced masks; None if it has no large masks, or if its results would change."""
-    # A sentence model (MiniLM) had a cosine of 0.48 against float with the usual mask of -3.4e38, and of 0.98 with
-    # -1e4.
+    # Quantised with the usual mask of -3.4e38, a sentence model (MiniLM) had a cosine similarity of 0.48 to the
+    # float model; with -1e4 it had 0.98.
     model = graphs.load(path, weights=True)
     if not graphs.shrink_masks(model, huge_from, size):
         return None
     candidate = save(model, work / "masked.onnx")
-    # Run a sample, because a large value may be ordinary data and not a mask.
+    # Run a sample to check that the results stay the same: a large value may be ordinary data and not a mask.
     return candidate if all(d.within(ALLOWED_DIFFERENCE) for d in differences(candidate)) else None
 
 
@@ -519,7 +519,7 @@ def _refuse_quantized(ops: Mapping[str, int], label: str) -> None:
 
 def _is_quantized(op: str) -> bool:
     return (
-        # The domain is already removed, so this also matches com.microsoft.QuantizeLinear.
+        # `op` contains no domain, so this also matches com.microsoft.QuantizeLinear.
         op.endswith(("QuantizeLinear", "DequantizeLinear"))
         or op.startswith(("QLinear", "Qlinear"))
         or op in _QUANTIZED_OPS

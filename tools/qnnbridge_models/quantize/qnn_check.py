@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 # Options that select a chip.
 _CHIP_OPTIONS = ("soc_model", "htp_arch")
-# Limit in bytes for cached outputs, and for the size of a model whose outputs are cached.
+# Maximum total size in bytes of the cached outputs, and maximum size of a model whose outputs are cached.
 _MOST_KNOWN_BYTES = 1 << 28
-# Number of samples run in parallel on the simulator, which computes each sample in one thread. An NPU runs samples
-# one after the other.
+# Number of samples run in parallel on the simulator, which uses one thread per sample. An NPU runs samples one
+# after the other.
 _AT_ONCE = 4
 
 
@@ -52,7 +52,7 @@ class QnnCheck:
         against_cpu: accuracy of QNN's results against the quantised model on the CPU.
         error: why the model did not run on QNN.
         absent: why QNN is not available, if the check was optional.
-        chip: default chip of the simulator; None if the user selected a chip.
+        chip: chip that was simulated by default; None if the user selected a chip.
     """
 
     placement: Placement | None = None
@@ -86,7 +86,7 @@ class QnnCheck:
         }
 
 
-# Callback `enough(placement, outputs of the first samples)`: returns whether these samples are enough.
+# Callback `enough(placement, outputs of the samples so far)`: returns true if no further sample must run.
 Enough = Callable[[Placement, list[list[Any]]], bool]
 
 
@@ -105,8 +105,8 @@ class _Known:
 def _contents_of_model(model: Path, names: Sequence[str]) -> bytes:
     """Return a hash of a model, its weights and the output names; empty for a large model.
 
-    Metadata and unused domains are excluded: they differ between a candidate and the written file, and do not
-    affect results.
+    Metadata and unused domains are excluded: they do not affect results, but differ between a candidate and the
+    final file.
     """
     data = model.with_name(f"{model.name}.data")
     # Large models are not hashed: the whole file would have to be read for each lookup.
@@ -129,10 +129,11 @@ def _contents_of_sample(feeds: Feeds) -> bytes:
 
 
 def with_simulated_chip(options: Mapping[str, str], simulated: bool) -> tuple[dict[str, str], str | None]:
-    """Return the provider options including a chip, and that chip if it is the simulator's default."""
+    """Return (provider options with a chip, default chip that was added for the simulator or None)."""
     if not simulated or any(name in options for name in _CHIP_OPTIONS):
         return dict(options), None
-    # Without a chip, the simulator computes float32 unlike any NPU, and takes five to eight times as long.
+    # Without a chip, the simulator computes floats in full precision, unlike any NPU, and takes five to eight times
+    # as long.
     chip = str(DEFAULT_SIMULATED_CHIP)
     return {**options, "soc_model": chip}, chip
 
@@ -191,8 +192,8 @@ class QnnRunner:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", CpuFallbackWarning)  # the placement reports nodes on the CPU
-            # Try to run the whole model on QNN first: with a fallback, ONNX Runtime leaves the ends of a quantised
-            # model on the CPU.
+            # Try to run the whole model on QNN first: with a fallback, ONNX Runtime leaves Quantize and Dequantize
+            # nodes at the model's edges on the CPU.
             try:
                 return self._run(model, samples, names, enough, strict=True)
             except PlacementRefused:
@@ -270,7 +271,8 @@ def opened_qnn(options: QnnHostOptions | None) -> Iterator[QnnRunner | QnnCheck 
                 )
             runner = QnnRunner(host, options)
         except (HostStartFailed, ProviderUnavailable) as error:
-            # Models are also quantised on build machines without a host.
+            # Only note a missing host unless the check is required: models are also quantised on build machines
+            # without a host.
             yield QnnCheck(error=error) if options.required else QnnCheck(absent=error.message)
             return
         # Yield outside of the `try`: errors raised in the caller's `with` block are not start errors.
@@ -303,7 +305,7 @@ class Comparer:
 
     Args:
         reference: samples, and results of the float model.
-        qnn: runner, or a check with the reason why QNN is not available, or None if no QNN check is requested.
+        qnn: runner, or a `QnnCheck` with the reason why QNN is not available, or None if no QNN check is requested.
         on_progress: called with the current stage.
     """
 
@@ -315,7 +317,8 @@ class Comparer:
         """Compare a model on the CPU and on QNN. Raise `ModelError` if it does not run on the CPU."""
         self.on_progress("comparing", 0, 0)
         try:
-            # Run without CPU optimisation: optimised quantised operators saturate on processors without VNNI.
+            # Run without ONNX Runtime's optimisations: optimised quantised operators saturate on processors without
+            # VNNI.
             found = self.reference.on_cpu(model)
         except OrtError as error:
             raise ModelError(

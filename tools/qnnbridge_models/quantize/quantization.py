@@ -32,12 +32,13 @@ _WORSE_DB = 3.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Recalibration:
-    """Comparison of two models, calibrated with all samples and calibrated without the held-out samples.
+    """Comparison of the model calibrated with all samples and the model calibrated without the held-out samples.
 
     Args:
         kept: whether the model calibrated with all samples was written.
         samples: total number of samples.
-        snr_db: this model's SNR of the worst output on each processor, over the held-out samples.
+        snr_db: SNR of the worst output of the model calibrated with all samples, over the held-out samples, by
+            processor.
         reason: why the model was not kept.
     """
 
@@ -63,7 +64,7 @@ class QuantizeResult(Shown):
     Args:
         precision: nodes that are not quantised like the rest.
         target_snr: requested SNR in dB.
-        reached: the target is met, also on QNN if the model was checked there.
+        reached: true if the target is met, also on QNN if the model was checked there.
         layers: cost of quantising single layers, the worst first; empty if not requested.
         outputs: accuracy against the float model on the CPU, over `compared_samples`.
         held_out: true if the compared samples were not used for calibration.
@@ -71,7 +72,7 @@ class QuantizeResult(Shown):
         recalibration: comparison of the model calibrated with all samples; None if none was held out.
         folds: accuracy of the chosen model in folds of all samples, if few samples are held out.
         phases: duration of each phase, the longest first.
-        tries: options that may improve the model, see `to_try`.
+        tries: command-line options that may improve the model, see `to_try`.
     """
 
     source: Path
@@ -119,7 +120,7 @@ class QuantizeResult(Shown):
 
     @property
     def better(self) -> tuple[str, ...]:
-        """First suggested option if the model is poor or useless; empty if no option helps."""
+        """First suggested option and its value, as arguments, if the model is poor or useless; else empty."""
         first = next((text for text in self.tries if text.startswith("--")), "")
         return tuple(first.partition(" (")[0].split()) if self.verdict in _BAD else ()
 
@@ -326,7 +327,7 @@ def warnings_on(
 
 
 def _few(held_out: int, folds: FoldsReport | None) -> str:
-    """Return the warning about too few held-out samples, with the result of the folds."""
+    """Return the warning about too few held-out samples, with the accuracy in the folds if it was measured."""
     few = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, too few to judge other inputs"
     if folds is None:
         return f"{few}. The model is not proven to be good. Give {ENOUGH} or more with --held-out {ENOUGH}."
@@ -363,7 +364,7 @@ def _loss_words(one: OutputAccuracy, than: str) -> str:
     """Return a sentence such as `Output "y" is useless against the float model: boxes (columns 0 to 3 of axis 1)
     has 3.2 dB`.
     """
-    # Consider only the column groups with the output's verdict: a better group is not the cause.
+    # Consider only the column groups with the output's verdict: groups with a better verdict are not the cause.
     bad = [part for part in one.parts if part.verdict == one.verdict]
     part = min(bad, key=lambda part: part.snr_db if part.snr_db is not None else 0.0)
     of = f"{part.name} " if one.groups else ""
@@ -404,5 +405,5 @@ def _qnn_warnings(qnn: QnnCheck) -> list[str]:
 
 
 def _nodes_inside(model: Any) -> int:
-    # Subtract the main graph, which `subgraphs` includes.
+    # Subtract the nodes of the main graph, which `subgraphs` includes.
     return sum(len(graph.node) for graph in graphs.subgraphs(model.graph)) - len(model.graph.node)

@@ -52,11 +52,11 @@ _TRIED = 60
 _LOOKED_AT = 20
 # Time limit in seconds for one fold of one candidate. Slower models are judged by the held-out samples only.
 _FOLD_S = 4.0
-# SNR in dB that a model calibrated with all samples may lose. A range that is 10 % wider costs 0.8 dB, and keeps
-# larger values from being clipped. If the model stays good, a range that is a third wider is acceptable.
+# Loss of SNR in dB that calibrating with all samples may cause. A range that is 10 % wider costs 0.8 dB, and keeps
+# larger values from being clipped. The second limit is for a model that stays good: its range may be a third wider.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
 # Operators to keep in float: their data, updates and result have different scales, but QNN copies the integers
-# without conversion, which leaves 9 to 16 dB.
+# without conversion, so that the SNR is only 9 to 16 dB.
 _WRONG_QUANTISED = ("ScatterElements",)
 _PREPARED = "the prepared model"
 _FLOAT = "running the float model"
@@ -79,7 +79,7 @@ def quantize_model(
         target: path to write the result to.
         options: samples, sizes, types, precision and settings for QNN.
         on_progress: called with the stage and its progress.
-        own_process: nothing else uses onnxruntime in this process, so its log level may be lowered.
+        own_process: true if nothing else uses onnxruntime in this process, so that its log level may be lowered.
 
     Raises:
         CompiledModelRefused: the model is compiled.
@@ -115,7 +115,7 @@ def _quantized(
             refuse_free_dimensions(
                 model,
                 path.name,
-                # Pass a function, because the samples are needed here only for the error message.
+                # Pass a function, so that the samples are read only for the error message.
                 lambda: shapes_in(options.calibration, [value.name for value in shapes.real_inputs(model.graph)]),
             )
             check_runnable(model)
@@ -125,7 +125,7 @@ def _quantized(
         on_progress("running the float model", 0, 0)
         resized = output.resized(model, path, scan.external_files) if fixed else path
         with phase(_FLOAT):
-            # Run the original model, so that errors of the preparation count as loss, too.
+            # Run the original model, so that the measured loss includes errors of the preparation.
             session = cpu.open_session(resized, resized.name)
             names = [node.name for node in session.get_outputs()]
             expected = [cpu.run(session, feeds, resized.name, names) for feeds in samples.compared]
@@ -162,7 +162,7 @@ def _quantized(
                 qnn,
             )
             chosen = work.choose(model, on_progress)
-            # Calibrate without the held-out samples, which the compared model must not have seen.
+            # Write the model calibrated without the held-out samples, because the comparison uses these samples.
             trial, found = chosen.trial, chosen.found
             trial.calibrated.write(output.model, found.precision)
             _finish(model, output.model, found)
@@ -287,11 +287,11 @@ class _Work:
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)
-            # If the search left every node float, the result would be the float model.
+            # If the search left every node float, the result is useless: it equals the float model.
             useful = found.reached and len(found.precision.float_nodes) < len(index.protos)
             if useful or not best.meets(target, whole=False):
                 return _Chosen(trial, found, (*changes, *cut), every_fold)
-        # Report no changes of the default preparation if the chosen candidate was prepared differently.
+        # Omit the report lines about the default preparation if the chosen candidate was prepared differently.
         if best.trial.index is not index:
             changes = []
         change = [best.change] if best.change else []
@@ -342,7 +342,7 @@ class _Work:
         """Return the samples for judging candidates: the held-out samples, and calibration samples if more are
         needed.
 
-        With only five samples, a target of 30 dB was met on these five and missed by 7 dB on ten others.
+        Five samples are too few: a target of 30 dB met on five samples was missed by 7 dB on ten others.
         """
         more = max(0, most - len(self.samples.compared)) if self.samples.held_out else 0
         chosen = self.samples.calibration[:: max(1, -(-len(self.samples.calibration) // more))] if more else []
@@ -353,7 +353,7 @@ class _Work:
 
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
-    """Return report lines about folds and candidates that were skipped for lack of time."""
+    """Return report lines about folds and candidates that were skipped because the time limit was reached."""
     lines = [f"chosen by the held-out samples only: the other {folds} folds would take too long"] if folds else []
     return [*lines, *(f"not tried for lack of time: {one}" for one in untried)]
 
@@ -365,8 +365,8 @@ def _with_weights(model: Any, path: Path) -> Any:
     return changed
 
 
-# Calibrating with all samples gives wider ranges than leaving out the held-out samples. ONNX Runtime's documented
-# recipe uses all samples, so the last step does as well.
+# The last step calibrates with all samples, as ONNX Runtime's documented recipe does: the ranges are then wider
+# than without the held-out samples.
 
 
 def _with_all_samples(
@@ -388,7 +388,7 @@ def _with_all_samples(
         before: comparison for the model calibrated without the held-out samples.
     """
     every = dataclasses.replace(trial, calibrated=trial.calibrated.without(frozenset()))
-    # If the model did not run on QNN before, compare on the CPU only.
+    # If the model calibrated without the held-out samples did not run on QNN, compare on the CPU only.
     if before.qnn is not None and before.qnn.placement is None:
         comparer = dataclasses.replace(comparer, qnn=None)
         every = dataclasses.replace(every, qnn=None)
@@ -405,7 +405,7 @@ def _with_all_samples(
 
 
 def _lost(before: Comparison, after: Comparison) -> str:
-    """Return why the second comparison is worse than the first; empty if it is not."""
+    """Return a text about what is worse in `after` than in `before`; empty if nothing is."""
     for where, snr in before.lowest.items():
         there = after.lowest.get(where)
         if there is None or there < snr - (_LOST_OF_GOOD_DB if there >= GOOD_DB else _LOST_DB):
@@ -413,7 +413,7 @@ def _lost(before: Comparison, after: Comparison) -> str:
             return f"the model would have {has} on {where}"
     if before.qnn is not None and after.qnn is not None and before.qnn.all_on_qnn and not after.qnn.all_on_qnn:
         return "some nodes would not run on QNN"
-    # Compare each verdict: one output may become worse while the lowest SNR stays the same.
+    # Compare the verdict of each output: an output other than the worst may have become worse.
     if any(worst(pair) != pair[0] for pair in zip(before.verdicts, after.verdicts, strict=True)):
         return "an output would be worse"
     return ""

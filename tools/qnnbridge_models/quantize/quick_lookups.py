@@ -20,8 +20,8 @@ import numpy as np
 from qnnbridge_host.graph import graphs
 from qnnbridge_models.quantize.faithful import clashing_names
 
-# Private names of onnxruntime, patched if they exist; otherwise quantising works, but is slower. `_PURE` is the
-# quantizer's function that quantises a weight; its result depends only on its arguments.
+# Private functions of onnxruntime, patched if they exist; without them quantising works, but is slower. `_PURE` is
+# the quantizer's function that quantises a weight; its result depends only on its arguments.
 _PURE = "quantize_onnx_initializer"
 # The quantizer's method that computes scale and zero point of all weights in sequence.
 _SCALES = "_calc_initializer_quant_params"
@@ -32,7 +32,7 @@ _MOST_FLOAT_BYTES = 1 << 28
 
 
 class KnownWeights:
-    """Cache of quantised weights and scales for one quantisation."""
+    """Cache of quantised weights and scales, used during one quantisation."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Any, ...], Any] = {}
@@ -42,7 +42,7 @@ class KnownWeights:
         """Return the cached result of `compute` for the key. Callers must not change the result."""
         if key not in self._found:
             found = compute()
-            # Scales are small dictionaries whose size is not counted.
+            # Do not count the size of scales, which are small dictionaries.
             size = found.ByteSize() if hasattr(found, "ByteSize") else 0
             if self._bytes + size > _MOST_BYTES:
                 return found
@@ -66,7 +66,7 @@ class FloatModel:
 
     @functools.cached_property
     def outline(self) -> Any:
-        """Model without the contents of large weights, for reading names. Callers must not change it."""
+        """Copy of the model without the contents of large weights, to read names. Callers must not change it."""
         model = graphs.load(self.path)
         for tensor in model.graph.initializer:
             if len(tensor.raw_data) > graphs.SMALL_BYTES:
@@ -75,7 +75,7 @@ class FloatModel:
 
     @functools.cached_property
     def clashing(self) -> dict[str, str]:
-        """Replacement names for tensors whose extended name would clash with another tensor."""
+        """New names for tensors from which the quantizer would create a name that another tensor has."""
         return clashing_names(self.outline)
 
     def inferred(self) -> Any:
@@ -85,14 +85,16 @@ class FloatModel:
         if self._inferred is None:
             found = load_model_with_shape_infer(self.path)
             if found.ByteSize() > _MOST_FLOAT_BYTES:
-                # Do not cache a larger model; read it each time.
+                # Do not cache a model above this limit; read it each time.
                 return found
             self._inferred = found
         # Return a copy, because the quantizer changes the model.
         return copy.deepcopy(self._inferred)
 
     def contents(self, weight: Any) -> bytes:
-        """Return the hash of a weight. It is cached, because the quantizer never changes weights of the model."""
+        """Return the cached hash of a weight. The cache stays valid, because the quantizer never changes weights of
+        the model.
+        """
         if weight.name not in self._contents:
             self._contents[weight.name] = hashlib.blake2b(weight.SerializeToString(), digest_size=16).digest()
         return self._contents[weight.name]
@@ -122,7 +124,7 @@ class FloatModel:
                 given = quantizer.tensor_quant_overrides.get(name)
                 # Use `repr`, because some values cannot be hashed.
                 key = (self.contents(weight), repr(types), repr(options), repr(given), repr(vars(wanted)))
-                # List a single tensor, because the quantizer's method computes all listed tensors.
+                # List only this tensor, because the quantizer's method computes the scales of all listed tensors.
                 quantizer.tensors_to_quantize = {name: wanted}
                 try:
                     found |= copy.deepcopy(self.known.get(key, plain))
@@ -156,11 +158,10 @@ class _Index:
         self._count, self._last = 0, ""
 
     def of(self, name: str) -> list[Any]:
-        """Return the items with that name in their order, including items that were renamed after they had been
-        indexed.
-        """
+        """Return the items with that name in their order, including items renamed to it later (see `also`)."""
         count = len(self._items)
-        # The quantizer also removes items: then the count is lower, or the last item differs.
+        # Detect items that the quantizer removed: the number of items is lower, or the last indexed item has
+        # another name.
         if count < self._count or (self._count and self._label(self._count - 1) != self._last):
             self._found, self._count = {}, 0  # an item was removed, so index all again
         for place in range(self._count, count):
@@ -177,7 +178,7 @@ class _Index:
         known += [item for item in items if all(item is not one for one in known)]
 
     def without(self, name: str, place: int) -> None:
-        """Remove the only item with that name. All items must be indexed, which each lookup does."""
+        """Remove the only item with that name. All items must be indexed, so call this method after a lookup."""
         del self._items[place]
         del self._found[name]
         self._count -= 1
@@ -192,7 +193,7 @@ def _indexed(old: Any) -> Any:
     """Return the quantizer's model wrapper with indexed lookups."""
     kind = type(old)
 
-    # Subclass the class of the installed onnxruntime, and replace only the lookups.
+    # Derive from the installed onnxruntime's class, and override only the lookups.
     class Indexed(kind):  # type: ignore[misc,valid-type]
         def __init__(self) -> None:
             self.__dict__.update(old.__dict__)

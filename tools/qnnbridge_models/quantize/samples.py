@@ -30,7 +30,7 @@ from qnnbridge_tools.arguments import InputFile
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8
 
-# A fifth of the samples is held out, at most this many: each held-out sample runs on the CPU and on QNN.
+# Maximum for the fifth of the samples that is held out: each held-out sample runs on the CPU and on QNN.
 MOST_HELD_OUT = 10
 # With fewer samples, none is held out: all are needed to measure the ranges.
 LEAST_TO_HOLD_OUT = 3
@@ -59,7 +59,7 @@ class FileSamples:
 
     def __getitem__(self, number: int) -> Feeds:
         file, place = self._places[number]
-        # Samples of a file are usually read in sequence, so the file is cached instead of read once per sample.
+        # Cache the last file, because the samples of a file are usually read in sequence.
         if self._read is None or self._read[0] != file:
             self._read = (file, _samples_of(file, self._declared))
         return self._read[1][place]
@@ -113,7 +113,7 @@ def shapes_in(sources: Iterable[Path], names: Sequence[str]) -> Mapping[str, tup
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    # Use pairs, because Python cannot compare a number with a string.
+    # Use (number, text) pairs, because Python cannot compare a number with a string.
     return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", path.name)]
 
 
@@ -250,7 +250,7 @@ class SampleSets:
     """The samples for calibration and for comparison.
 
     Args:
-        held_out: the samples in `compared` are not used for calibration.
+        held_out: true if the samples in `compared` are not used for calibration.
     """
 
     calibration: Sequence[Feeds]

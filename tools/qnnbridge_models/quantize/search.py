@@ -30,19 +30,20 @@ from qnnbridge_protocol.specs import Placement
 _ROUNDS = 6
 # Limits for the number of runs of partly quantised models on the CPU, and of candidates on QNN.
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
-# Number of samples used to find the noisy layers. All samples decide whether the target is met, so most of them did
-# not influence the choice. With three samples, a speech detector was good enough on a pause and a vowel, but 5 dB
-# worse on the rest. With the same 20 samples for choice and verdict, the detector missed 40 dB by 5 dB on others.
+# Number of samples used to find the noisy layers. The target is checked with all samples, most of which did not
+# influence the choice of layers. With three samples, a speech detector met the target on these (a pause and a
+# vowel), but was 5 dB worse on the rest. With the same 20 samples for choice and check, it missed 40 dB by 5 dB on
+# other samples.
 _SAMPLES = 20
 # Largest number of samples on QNN, where a sample takes longer.
 _SAMPLES_ON_QNN = 40
-# Fraction of the allowed noise that quantised layers may cause; the rest is a margin, because noises do not add up
-# exactly.
+# Fraction of the allowed noise that quantised layers may cause; the rest is a margin, because the noise of single
+# layers does not add up exactly.
 _SHARE = 0.7
 # Do not change weights or activations that cause a smaller fraction of their layer's noise.
 _MINOR = 0.1
-# QNN computes float in half precision. The target must stay this far below the float model's SNR: a closer target
-# would leave every node float.
+# QNN computes floats in half precision, which limits the SNR. The target must stay this far below the float model's
+# SNR: a closer target would leave every node float.
 _NEAR_LIMIT_DB = 1.0
 
 
@@ -90,7 +91,7 @@ class PrecisionTrial:
     def on_qnn(self, model: Path, least: float = -math.inf) -> float | None:
         """Return the lowest SNR on QNN; None if the model does not run.
 
-        If the SNR is below `least`, the run ended early, after the first samples.
+        If the SNR is below `least`, the remaining samples were not run.
         """
         there = self.placed_on_qnn(model, lambda _, lowest: lowest < least)
         return None if there is None else there[1]
@@ -106,9 +107,8 @@ class PrecisionTrial:
 
         Args:
             model: path of the candidate.
-            hopeless: called after each sample with (all nodes run on QNN, lowest SNR); returning true ends the
-                runs. Samples are judged in groups of five and the lowest SNR never rises, so a model below a limit
-                stays below it.
+            hopeless: called after each sample with the result so far; returning true ends the runs. Samples are
+                judged in groups of five and the lowest SNR never rises, so a model below a limit stays below it.
         """
         assert self.qnn is not None
         few = self.reference.few(_SAMPLES_ON_QNN)
@@ -137,8 +137,8 @@ class PrecisionTrial:
 
 
 def layer_report(trial: PrecisionTrial, precision: Precision) -> tuple[LayerError, ...]:
-    """Return the cost of quantising each layer alone, the worst first. Groups of layers that cost little are
-    omitted.
+    """Return the cost of quantising each layer alone, the worst first. Layers in groups that cost little are not
+    measured alone, and are omitted.
     """
     return tuple(_noisiest(trial, trial.partial(trial.write(precision)), 0.0))
 
