@@ -134,7 +134,7 @@ def test_invalid_arguments_are_refused(folders: Folders, host: qnnbridge.Host) -
     with pytest.raises(GenerationError, match="range"):
         genai.generate(model, "x", seed=2**70)
     params.set_search_options(max_length=5000)
-    with pytest.raises(PromptRefused, match="5000 is beyond"):
+    with pytest.raises(PromptRefused, match="5000 exceeds the model"):
         genai.Generator(model, params).append_tokens(prompt(5))
     wrong = genai.GeneratorParams(model)
     wrong.set_search_options(no_such_option=1)
