@@ -168,8 +168,7 @@ def verify_model(
 def _known_of(
     path: Path, sizes: FixedSizes, soc_model: str | None
 ) -> tuple[InputKnowledge, int | None, frozenset[str]]:
-    """Return (known meanings of the inputs, number of nodes that depend on inputs, outputs that depend on no
-    input).
+    """Return (known meanings of inputs, number of nodes that depend on inputs, outputs that depend on no input).
 
     The number equals that of `qnnbridge analyze`; it is None without the onnx package.
     """
