@@ -265,7 +265,7 @@ class HttpProtocol(H11Protocol):
         self.transport.close()
 
     def _abandon_cycle(self) -> None:
-        """Tell the running request that its client has gone, so that the rest of its answer is not sent."""
+        """Stop sending the answer of the running request, if there is one."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

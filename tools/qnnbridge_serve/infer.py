@@ -180,9 +180,9 @@ TEXT_STEP: Final = 65536
 # Bytes that Python needs for a string in addition to the string's characters.
 TEXT_BYTES: Final = 64
 
-# Limit for a tensor with a size of 0, such as an empty batch of images or an empty KV cache: maximum product of its
-# other sizes. The tensor has no data, but a model may create a tensor of that product from it, for example a sum
-# over the empty dimension.
+# Maximum product of the other sizes of a tensor with a size of 0, such as an empty batch of images or an empty KV
+# cache. From such a tensor, a model may create one with that many elements, for example a sum over the empty
+# dimension.
 MOST_BESIDE_ZERO: Final = 2**24
 
 _LENGTH: Final = struct.Struct("<I")
@@ -383,10 +383,7 @@ class InferRequest:
 
 
 def header_length(text: str | None, size: int) -> int | None:
-    """Return the value of the header ``Inference-Header-Content-Length``, or ``None`` if it is missing.
-
-    Raise `Refused` if the value is not a number up to `size`, the size of the body.
-    """
+    """Return the value of ``Inference-Header-Content-Length``; ``None`` if missing. size: bytes of the body."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
@@ -575,8 +572,7 @@ def infer(
 
     Args:
         deadline: time of `time.monotonic`; ``None`` for no limit.
-        take: function that reserves memory for inputs that are sent as JSON or strings; other binary tensors are
-            not copied.
+        take: function that reserves memory for inputs that are sent as JSON or strings.
     """
     begun = time.monotonic()
     wanted = _wanted(model.contract, request)

@@ -40,8 +40,8 @@ _LIST_BYTES, _ENTRY_BYTES, _OBJECT_BYTES = 128, 40, 256
 
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
-# Bytes to delete from a JSON text, so that only brackets and commas are left. `bytes.translate` deletes them
-# without creating objects.
+# Bytes that `bytes.translate` deletes from a JSON text, so that only brackets and commas are left. This creates no
+# objects.
 _NO_SKELETON: Final = bytes(set(range(256)) - set(b"[],"))
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -96,8 +96,7 @@ def read_fields(part: memoryview) -> RequestFields:
     # If the JSON part is the whole body, do not copy it.
     whole = part.obj
     data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
-    # Count quotation marks only in long data: a string takes at least three characters ("" and a comma), so short
-    # data cannot contain too many.
+    # Count quotation marks only in long data: with a comma, a string takes at least three characters.
     if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
             413,
@@ -121,8 +120,8 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
 
     readable: a copy of `data` of the same length, with numbers instead of NaN and Infinity; default: `data` itself.
     """
-    # The number of colons is an upper bound of the number of fields, because strings may contain colons. Count
-    # exactly only if the upper bound exceeds the limit.
+    # The number of colons is an upper bound of the number of fields, since strings may contain colons. Count
+    # exactly only if it exceeds the limit.
     colons = data.count(b":")
     objects = data.count(b"{") if len(data) > 3 * MAX_FIELDS else 0
     if max(colons, objects) > MAX_FIELDS and max(_outside(data, b":"), _outside(data, b"{")) > MAX_FIELDS:
@@ -158,9 +157,9 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
 
 
 class _Places:
-    """Find the original text of a field that msgspec parsed in a copy of the request.
+    """Find the original text of a field that was parsed in a copy of the request.
 
-    msgspec's `Raw` is a view of the copy, and the original text is at the same position of the request.
+    msgspec's `Raw` is a view of the copy. The original text is at the same position of the request.
     """
 
     def __init__(self, data: bytes, readable: bytes) -> None:
@@ -197,8 +196,8 @@ def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) ->
     names += sum(map(len, entries))
     if colons - sum(value.count(b":") for value in values if b":" in value) == names:
         return
-    # The numbers also differ if names contain colons, or if the request has fields that are ignored. So count
-    # exactly: leave out colons in strings, and include the ignored fields.
+    # Colons in names and ignored fields also make the numbers differ. So count exactly: without colons in strings,
+    # and with ignored fields.
     others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
     inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
     if _outside(data, b":") - inside != names + len(others):
@@ -262,7 +261,7 @@ def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int
         check()
         part = data[at : at + STEP_BYTES]
         if at + STEP_BYTES < len(data) and (len(part) - len(part.rstrip(b"\\"))) % 2:
-            part = part[:-1]  # leave the backslash for the next part, so that no escape is split
+            part = part[:-1]  # keep an escape in one part
         at += len(part)
         # Without escapes, the quotation marks alternately begin and end a string.
         parts = part.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')

@@ -478,8 +478,8 @@ def parts_of(
         try:
             piece = next(stream, None)
         except GenerationError as error:
-            # An error of the grammar may occur within an answer: the guidance library compiles parts of a grammar
-            # only when the answer reaches them.
+            # A grammar may fail within an answer: the guidance library compiles parts of it only when the answer
+            # reaches them.
             if "guidance" in error.details:
                 raise _schema_refused(error, choice) from error
             raise

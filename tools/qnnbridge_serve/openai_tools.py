@@ -285,8 +285,8 @@ def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None
             parts.clear()  # drop white space before a special token, which the model need not write
         parts.append(part)
     key, item = arguments.groups()
-    # Use the template's separators only if they have no line feeds, after which the indentation depends on the
-    # depth of the value. Otherwise, use compact JSON.
+    # Use compact JSON instead of separators with line feeds: the indentation after a line feed depends on the
+    # value's depth.
     known = item in (",", ", ") and key in (":", ": ")
     form = CallForm(tuple(parts), before, between, separators=(item, key) if known else (",", ":"))
     # Refuse a format without text before the name: any text could then be the beginning of a call.

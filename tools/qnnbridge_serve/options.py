@@ -280,8 +280,8 @@ def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[s
     longest_first = sorted(names, key=len, reverse=True)
     by_name: dict[str, list[str]] = {}
     for text in texts:
-        # Compare with the names instead of splitting at a colon: names may contain colons, and a dimension that is
-        # specified by input and axis contains one.
+        # Do not split at a colon: names may contain colons, and so may dimensions that are specified by input and
+        # axis.
         name = next((name for name in longest_first if text.startswith(f"{name}:")), None)
         if name is None:
             raise OptionError(

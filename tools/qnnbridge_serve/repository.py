@@ -244,11 +244,7 @@ class Registry(Generic[Loaded]):
 
     @staticmethod
     def _retire(leased: _Leased[Loaded] | None) -> Loaded | None:
-        """Mark the model as retired.
-
-        Return it if no request uses it: the caller closes it outside of the lock. Otherwise return ``None``: the
-        model is closed at the end of its last lease.
-        """
+        """Retire the model. Return it for the caller to close; ``None`` if the end of its last lease closes it."""
         if leased is None:
             return None
         leased.retired = True

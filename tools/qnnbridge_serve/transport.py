@@ -416,8 +416,7 @@ def _too_large(most: int) -> Refused:
 
 
 _STEP_BYTES: Final = 1024**2
-# Number of compressed bytes to process in one step. zlib copies the rest of a step at the end of each gzip member,
-# so large steps with many members would be slow.
+# Number of compressed bytes to process in one step. At the end of a gzip member, zlib copies the rest of the step.
 _FEED_BYTES: Final = 64 * 1024
 _FEW_MEMBERS: Final = 16
 # Minimum average size of gzip members in bytes: starting a member takes longer than decompressing this many bytes.

@@ -308,8 +308,7 @@ class DivergenceSearch:
     failure: BridgeError | None = None
     left_out: tuple[str, ...] = ()
     _host: Host | None = None
-    # Function that overwrites QNN's memory in the host, so that old results are not taken for new ones; set once a
-    # session exists in the host.
+    # Function that overwrites old results in QNN's memory in the host; set once a session exists in the host.
     _fill: Callable[[], None] | None = None
     _sessions: int = 0
     # Differences and traps by tensor, from all rounds: the first differing cut may have been examined in any round.

@@ -378,8 +378,8 @@ _MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.M
 def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
     masks = {
         number: np.ones_like(value) if value.dtype.kind in "biu" else np.zeros_like(value)
-        # Use masks that keep all values: 1 in a boolean or integer mask, 0 in a float mask, which is added to the
-        # scores. A mask with one axis contains lengths and stays as it is.
+        # Keep all values: with 1 in a boolean or integer mask, and 0 in a float mask, which is added. Do not change
+        # a mask with one axis, which contains lengths.
         for number, value in enumerate(node.inputs)
         if number in _MASKS[node.op] and isinstance(value, np.ndarray) and value.ndim > 1
     }

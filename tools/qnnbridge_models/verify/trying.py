@@ -169,9 +169,8 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
                 missing.append(FreeAxis(node.name, axis, dim if isinstance(dim, str) and dim else None))
                 continue
             by_axis[node.name, axis] = size
-            # Without unique names, set the sizes by axis, because a session's override by name would set one size
-            # for all. ONNX allows dimensions of different size with the same name: a PaddleOCR model calls height
-            # and width "?".
+            # ONNX allows dimensions of different size with the same name: a PaddleOCR model calls height and width
+            # "?". Set such sizes by axis: a session's override by name would set the same size for both.
             if not isinstance(dim, str) or by_name.setdefault(dim, size) != size:
                 all_named = False
     # Check for unknown dimensions first: a misspelt --dim also causes a missing size, and the message must show the

@@ -458,7 +458,7 @@ class _Work:
             ):
                 memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
-        except (BridgeError, ImportError, OSError):  # the verdict must not depend on errors such as a full disk
+        except (BridgeError, ImportError, OSError):  # errors such as a full disk must not change the verdict
             return None
         if row.status != "agrees" or row.worst is None:
             return None
@@ -474,8 +474,7 @@ class _Work:
         """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        # An IsNaN is wrong only on inputs with NaN. On such inputs all nodes differ, so examine only the IsNaN
-        # instead of searching for the first differing node.
+        # An IsNaN is wrong only on inputs with NaN. On these inputs all nodes differ, so examine only the IsNaN.
         if is_nan:
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
