@@ -1,6 +1,6 @@
 """ASGI application: paths, endpoints of the Open Inference Protocol, readiness and /metrics.
 
-The thread of the event loop counts requests; a worker writes the exposition of metrics.
+The event loop counts requests; a worker thread writes the text of /metrics.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ if TYPE_CHECKING:
 # --- /metrics, by prometheus_client ---
 
 _OPEN_METRICS: Final = "application/openmetrics-text"
-# Bounds of the latency buckets in seconds, from the run of a small model to an answer of many tokens.
+# Bounds of the latency buckets in seconds. A small model takes a millisecond, an answer of many tokens takes
+# minutes.
 _BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
@@ -105,8 +106,8 @@ class ServeMetrics:
                 await app(scope, receive, noted)
             finally:
                 self._running.dec()
-                # A request that was refused before routing has no route. Its path is not used, because clients
-                # could invent any number of them.
+                # A request that was refused before routing has no route. Do not use its path instead: clients could
+                # send any number of paths, and each would create new time series.
                 route = scope.get(ROUTE, "")
                 method = scope["method"] if route else ""
                 self._requests.labels(route, method, str(status)).inc()
@@ -138,11 +139,11 @@ class HostProbe:
         if self._asking is None or self._asking.done():
             # Concurrent checks, such as those of ten load balancers, share one ping.
             self._asking = asyncio.ensure_future(self._workers.do(self._ask))
-        # If a client disconnects, only its own wait is cancelled.
+        # `shield` keeps a client that disconnects from cancelling the ping for the other clients.
         return await asyncio.shield(self._asking)
 
     def facts(self) -> dict[str, Any]:
-        """Return the counts of this server's own host process, for `/status`. Do not start it."""
+        """Return the counts of this server's own host process, for `/status`, without starting the process."""
         stats = self._host.stats
         return {
             "running": stats.running,
@@ -170,8 +171,8 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "model_repository", "
 READERS = 2
 # Number of threads that load models. Loading may compile for minutes and must not use the threads of requests.
 LOADERS = 2
-# Bodies up to this size are parsed immediately, which takes at most a millisecond, instead of waiting behind larger
-# bodies.
+# Bodies up to this size are parsed in the event loop, which takes at most a millisecond; larger bodies wait for a
+# thread.
 QUICK_BYTES = 64 * 1024
 # Kind of the models of the Open Inference Protocol in `/status`.
 TENSOR_MODEL = "tensor model"
@@ -240,7 +241,7 @@ class InferenceService:
         if reason is None and (repository.names or not any(models.wanted for models in by_folder)):
             reason = repository.why_not_ready()
         reason = reason or await self._probe.why_not_ready()
-        # The protocol requires a 4xx status for "not ready".
+        # The Open Inference Protocol requires a 4xx status for "not ready".
         return Response(status_code=200) if reason is None else error_answer(wrong(f"Not ready: {reason}"))
 
     async def model_ready(self, request: Request) -> Response:
@@ -306,7 +307,7 @@ class InferenceService:
             return {"daemon": None, "host": self._probe.facts()}
         try:
             return {"daemon": daemon_document(read_figures(self._figures())), "host": None}
-        # The models are listed even while the daemon is being replaced.
+        # Answer even while the daemon is being replaced: the rest of `/status` is still useful.
         except BridgeError as error:
             return {"daemon": {"facts": [["no answer", error_text(error)]], "tables": []}, "host": None}
 
@@ -371,7 +372,7 @@ class InferenceService:
             # The client's timeout is part of the request, so the deadline is known only now.
             deadline = arrived + min(times_s) if times_s else None
             take = functools.partial(self._take, ticket, deadline)
-            started: list[float] = []  # the worker adds the time at which it starts
+            started: list[float] = []  # the worker adds the time at which the run starts
             run = functools.partial(self._run, name, version, asked, deadline, packed, take, started)
             lane = self._texts if has_many_texts(asked.inputs) else self._runs
             reply = await lane.do_for(run, deadline, request.receive)
@@ -407,7 +408,7 @@ class InferenceService:
         started: list[float],
     ) -> InferReply:
         started.append(time.monotonic())
-        # Refuse this request if answers that clients do not read have filled the memory meanwhile.
+        # Check the memory again: while this request waited, answers that clients do not read may have filled it.
         take(0)
         # Acquire the lease in the worker, so that the model cannot be closed while it runs.
         with self._repository.lease(name, version) as model:
@@ -426,7 +427,7 @@ class InferenceService:
     async def load(self, request: Request) -> Response:
         wanted = await self._control_body(request)
         parameters = wanted.get("parameters")
-        # Refuse Triton's parameters, with which a client may send a configuration and the files of a model.
+        # Refuse the field parameters, with which Triton's clients send a configuration and files of a model.
         if parameters:
             raise wrong("The server loads models only from the files that it was started with; omit parameters.")
         try:
@@ -466,7 +467,7 @@ def api_paths(service: InferenceService) -> list[tuple[str, Endpoint, str]]:
         ("/metrics", service.metrics, get),
         ("/status", service.status, get),
         ("/v1/models", service.list_models, get),
-        # The parameter has the type `path`, because names of these models may contain slashes.
+        # The type `path` allows slashes, which names of these models may contain.
         ("/v1/models/{name:path}", service.show_model, get),
         ("/v1/chat/completions", service.language.chat, post),
         ("/v1/completions", service.language.text, post),
@@ -502,7 +503,7 @@ def make_app(
         page: whether `GET /` returns the page.
     """
     paths = api_paths(service)
-    # Create the document at the start, so that every test that starts a server finds a path without a description.
+    # Create the document at the start: a path without a description then fails in every test that starts a server.
     document = openapi_document([*((path, method) for path, _, method in paths), (OPENAPI_PATH, "GET")])
 
     async def openapi(request: Request) -> Response:

@@ -1,7 +1,7 @@
 """Models for embeddings (`serve --embed`): folder, tokens, batches, pooling and loading.
 
-Texts are sorted by length and run in batches of the compiled sizes. This module pads each batch to a compiled size,
-with pad tokens that the mask excludes, so the session never pads.
+Texts are sorted by length and run in batches of the compiled sizes. This module pads each batch to a compiled size
+with pad tokens, which the attention mask excludes.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ _PLACES: Final = ("model.onnx", "onnx/model.onnx")
 _POOLINGS: Final[Mapping[str, Pooling]] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 # Maximum number of tokens of a text if the folder does not specify it.
 _TOKENS: Final = 512
-# Larger limits count as missing: tokenizer_config.json often contains 10^30.
+# Larger limits are placeholders and count as missing: tokenizer_config.json often contains 10^30.
 _ENDLESS: Final = 10**6
-# Types of models whose positions are counted from the id of the pad token plus one.
+# Types of models whose first position is the id of the pad token plus one, so that fewer positions are left for
+# tokens.
 _SHIFTED: Final = ("roberta", "camembert", "mpnet")
 
 
@@ -49,11 +50,11 @@ class EmbeddingFolder:
     Args:
         model: path of the ONNX model.
         tokenizer: path of tokenizer.json.
-        pooling: ``None`` if no file specifies it: the model's own pooling, or the mean.
+        pooling: ``None`` if no file specifies it; the model's own pooling or the mean is then used.
         normalize: whether embeddings are scaled to length 1.
         most_tokens: maximum number of tokens of a text, including special tokens.
         lower: whether texts are converted to lower case before they are tokenized.
-        prompt: text that is put before each text.
+        prompt: prefix of each text.
         pad: text of the pad token.
     """
 
@@ -155,7 +156,7 @@ def _most_tokens(sentences: Mapping[str, Any], words: Mapping[str, Any], config:
     if type(positions) is not int or positions < 1:
         return found or _TOKENS
     if any(kind in str(config.get("model_type", "")) for kind in _SHIFTED):
-        # Exclude positions 0 and 1, which models of these types do not use: their pad token is 1.
+        # The pad token of these types of models is 1, so their positions begin at 2.
         positions -= 2
     return min(found or positions, positions)
 
@@ -180,10 +181,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Default sizes for QNN without --bucket. Each pair of a length and a batch size is compiled as a separate model.
 LENGTHS: Final = (32, 128)
 BATCHES: Final = (1, 8)
-# Maximum rows and tokens of a batch with free sizes: attention needs memory for each pair of tokens in a row.
+# Maximum number of rows, and of tokens, of a batch with free sizes. Attention needs memory for each pair of tokens
+# in a row.
 FREE_BATCH: Final = 32
 FREE_TOKENS: Final = FREE_BATCH * 512
-# Maximum bytes per token. A longer text cannot have few enough tokens, so it is not tokenized.
+# Maximum bytes per token. A text with more bytes than the allowed tokens can have is refused without tokenizing it.
 _BYTES_A_TOKEN: Final = 400
 _IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
 _OUTPUTS: Final = ("last_hidden_state", "token_embeddings")
@@ -214,7 +216,7 @@ class BatchShapes:
     masked: bool = True
 
     def plan(self, lengths: Sequence[int]) -> Iterator[tuple[Sequence[int], int, int]]:
-        """Split texts of these lengths into batches. Yield indices of the texts, rows and columns of each batch."""
+        """Split texts of these lengths into batches. Yield (indices of its texts, rows, columns) for each batch."""
         # Texts of similar lengths share a batch, since a batch is as long as its longest text.
         order = sorted(range(len(lengths)), key=lambda index: lengths[index])
         if not self.lengths:
@@ -265,10 +267,10 @@ class Embedder:
         padding = tokenizer.padding or {}
         named = tokenizer.token_to_id(folder.pad) if folder.pad else None
         self._pad = padding.get("pad_id", 0) if named is None else named
-        # The last id may be larger than the number of tokens, because ids may have gaps.
+        # The last id may be larger than the size of the vocabulary, because ids may have gaps.
         self._last_id = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
         # Switch off padding and truncation, which the tokenizer's file may request: `embed` pads batches itself,
-        # and a long text is refused.
+        # and a text that is too long is refused instead of truncated.
         tokenizer.no_padding()
         tokenizer.no_truncation()
 
@@ -317,8 +319,8 @@ class Embedder:
         found: list[Array] = [np.empty(0, np.float32)] * len(texts)
         for part, rows, columns in self._shapes.plan([len(one.ids) for one in texts]):
             chosen = [texts[index] for index in part]
-            # Fill the batch with copies of the last text, because rows that contain only pad tokens would have no
-            # mean.
+            # Fill the remaining rows with copies of the last text: a row of pad tokens would have no tokens to
+            # average.
             batch = chosen + [chosen[-1]] * (rows - len(chosen))
             feeds = {
                 _IDS: _filled([one.ids for one in batch], columns, self._pad),
@@ -345,14 +347,14 @@ class Embedder:
         if self._folder.pooling == "cls":
             return states[:, 0]
         weights = mask[:, :, None].astype(np.float32)
-        # For equal results use the lower limits of sentence-transformers (1e-9 here) and of PyTorch's `normalize`
-        # (1e-12 below).
+        # Use the same lower limits as sentence-transformers (1e-9) and PyTorch's `normalize` (1e-12 below), so that
+        # the results are equal.
         return np.asarray((states * weights).sum(1) / np.maximum(weights.sum(1), 1e-9))
 
     def shortened(self, vectors: Array, dimensions: int | None) -> Array:
-        """Truncate embeddings to `dimensions` and normalise them if the model does.
+        """Truncate embeddings to `dimensions`, and normalise the result for a model with normalised embeddings.
 
-        Raise `Refused` for too many dimensions.
+        Raise `Refused` if the embeddings have fewer dimensions.
         """
         width = vectors.shape[1]
         if dimensions is not None:

@@ -18,9 +18,9 @@ CODE_HEADER = "qnnbridge-error"
 
 
 class Refused(Exception):
-    """Error that is answered with a status and a text.
+    """Error that is sent to the client as a status and a text.
 
-    field: faulty field of the request's JSON, for OpenAI's interface. reason: error code, for OpenAI's interface.
+    field: invalid field of the request's JSON, for OpenAI's interface. reason: error code, for OpenAI's interface.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 def wrong(text: str, field: str | None = None, code: str | None = None, status: int = 400) -> Refused:
-    """Return the error for a faulty request. field, code: see `Refused` (`field`, `reason`)."""
+    """Return the error for an invalid request. field: invalid field of its JSON. code: OpenAI's error code."""
     return Refused(status, text, field=field, reason=code)
 
 
@@ -65,7 +65,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
-# This message replaces the library's fix, which suggests an argument of a Python call.
+# The client gets this advice instead of the library's, which suggests an argument of a Python call.
 _TIME_IS_OVER = (
     "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
     "or try again when the server is less busy."
@@ -75,7 +75,7 @@ _TIME_IS_OVER = (
 def refusal_of(error: BaseException) -> Refused:
     """Return the answer to any error.
 
-    For an unexpected error, the text contains only the class; the caller logs it.
+    For an unexpected error, the text contains only the name of the error's class; the caller logs the error.
     """
     if isinstance(error, Refused):
         return error

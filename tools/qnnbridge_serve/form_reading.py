@@ -121,14 +121,15 @@ class FormReader:
             raise _unreadable("a part of it has no name")
         # OpenAI's library sends lists as fields with the name NAME[].
         try:
-            # `name` contains the client's bytes: python_multipart decodes and encodes them as latin-1.
+            # python_multipart decodes the name's bytes as latin-1 and encodes them again, so `name` is what the
+            # client sent.
             self._name = name.decode("utf-8").removesuffix("[]")
         except UnicodeDecodeError:
             raise _unreadable("the name of a field is not valid UTF-8") from None
         if self._name == self._file_field:
             if self.file is not None:
                 raise wrong(f"{self._file_field} is given twice.", self._file_field)
-            # Use a file without a name, which disappears even if the process crashes.
+            # Use a file without a name: the system deletes it even if the process crashes.
             self.file = tempfile.TemporaryFile(prefix="qnnbridge-")  # noqa: SIM115 - closed by `close`
 
     def _add_data(self, data: bytes, start: int, end: int) -> None:

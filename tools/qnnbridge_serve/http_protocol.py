@@ -33,28 +33,30 @@ from qnnbridge_serve.transport import ClientGone, Ticket
 
 _log = log_of("qnnbridge.serve")
 
-# Delays of probes that check whether a client still exists after it has closed its sending side.
+# Seconds after which probes are sent to a client that has closed its sending side, to check whether the client
+# still exists.
 PROBES_S: Final = (0.0, 0.2, 2.0)
 
 # How long an idle connection is kept when the server ends, because its client may just be sending a request.
 LINGER_S: Final = 0.5
 
-# Maximum time from the beginning of a connection, or the first byte after an answer, to the end of the next
-# request's head. uvicorn waits forever in both cases.
+# Maximum time from the beginning of a connection, or from the first byte after an answer, to the end of the next
+# request's head. uvicorn has no such limit.
 HEAD_TIMEOUT_S: Final = 30.0
 
 _CLOSE: Final = (b"connection", b"close")
 _NO_HTTP: Final = "This is not a valid HTTP request."
 
-# How long a client may continue sending after an answer that was sent before the request was complete. Closing the
-# connection with unread bytes would reset it, and the client might lose the answer.
+# If an answer is sent before the request is complete: how long to read and drop the rest of the request. Closing
+# the connection with unread bytes would reset it, and the client might lose the answer.
 DRAIN_S: Final = 2.0
 
 
 class HttpProtocol(H11Protocol):
     """Connection of a client.
 
-    An invalid request is answered with status 400 if possible, and the connection is closed.
+    An invalid request is answered with status 400, unless an answer has already begun, and the connection is
+    closed.
     """
 
     _ending = False
@@ -83,16 +85,16 @@ class HttpProtocol(H11Protocol):
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
         """Call the application for one request of this connection."""
         names = [name for name, _ in scope["headers"]]
-        # Transfer-Encoding overrides Content-Length. A proxy may have decided otherwise, and then the following
-        # bytes may be a smuggled request (RFC 9112, 6.1), so the connection ends.
+        # Transfer-Encoding overrides Content-Length. A proxy in front may have used Content-Length; the following
+        # bytes may then be a smuggled request (RFC 9112, 6.1), so close the connection after the answer.
         if b"content-length" in names and b"transfer-encoding" in names:
             self._announce_end()
 
         async def sent(message: Any) -> None:
             if message["type"] == "http.response.start":
                 transport: Any = self.transport
-                # The rest of the request is not read: otherwise a client without a token could keep the event loop
-                # busy.
+                # Do not read the rest of a request that is already answered: otherwise a client without a token
+                # could keep the event loop busy.
                 if self.conn.their_state is h11.SEND_BODY:
                     self._announce_end()
                     transport = SoftEnd(transport, self._drain)
@@ -105,7 +107,7 @@ class HttpProtocol(H11Protocol):
         if self._draining:
             return
         try:
-            if self.conn.held_back:  # the next turn is scheduled already
+            if self.conn.held_back:  # the next turn is scheduled and will parse these bytes
                 self.conn.receive_data(data)
                 return
             super().data_received(data)
@@ -115,14 +117,15 @@ class HttpProtocol(H11Protocol):
             self._announce_end()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-        # Start the timeout when the head of the next request begins, or the rest of a refused body arrives.
+        # Start the timeout at bytes that arrive while no request is running: the next head, or the rest of a
+        # refused body.
         elif self._waiting.cancelled():
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
 
     def handle_events(self) -> None:
-        """Process received events during one turn of the event loop.
+        """Process at most `pacing.PARTS_PER_TURN` parts of a body, then let the event loop serve other connections.
 
-        Other connections get their turns before this connection continues.
+        The rest is processed in the loop's next turn.
         """
         self.conn.begin_turn()
         try:
@@ -162,9 +165,9 @@ class HttpProtocol(H11Protocol):
         self._stall.start()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Handle the end of the client's data. The client may still wait for its answer.
+        """Handle the end of the client's data: the client may still wait for its answer, or be gone.
 
-        A client that has closed its connection completely resets it at the next byte, so probes are sent.
+        Send probes to find out: a client that is gone answers the next byte with a reset.
 
         Returns:
             Whether the connection is kept for the answer.
@@ -186,7 +189,7 @@ class HttpProtocol(H11Protocol):
             self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
 
     def shutdown(self) -> None:
-        """End the connection after the running request, or after a request that may just be arriving."""
+        """End the connection after the running request, or wait `LINGER_S` for a request that may be arriving."""
         self._ending = True
         if self.cycle is None or self.cycle.response_complete:
             self._linger()
@@ -211,7 +214,7 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
 
     def on_response_complete(self) -> None:
-        # Abort a client that stops reading its answer: the transport would wait for it forever.
+        # Abort the connection if the client stops reading its answer: the transport would otherwise wait forever.
         self._stall.start()
         if self._draining:
             self.server_state.total_requests += 1
@@ -224,7 +227,7 @@ class HttpProtocol(H11Protocol):
             self._linger()
 
     def _let_abort(self) -> None:
-        """Pass the application a function that ends the connection, for clients that do not read their answers."""
+        """Add to the request's scope a function that aborts the connection if the client does not read."""
         if self.cycle is not None:
             extensions: dict[str, Any] = self.cycle.scope.setdefault("extensions", {})
             extensions[ABORT] = self.transport.abort
@@ -262,7 +265,7 @@ class HttpProtocol(H11Protocol):
         self.transport.close()
 
     def _abandon_cycle(self) -> None:
-        """Stop sending the running answer, if there is one."""
+        """Stop sending the answer of the running request, if there is one."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -284,14 +287,14 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class PartedResponse(Response):
-    """Response whose body is sent in parts, and occupies memory of `Admission` until the client has received it.
+    """Response whose body is sent in parts, and counts in `Admission` until the client has received it.
 
-    Between the parts, the event loop can do other work. Before Python 3.12, the loop's transports also copy the
+    The event loop does other work between the parts. Parts also avoid that asyncio before Python 3.12 copies the
     whole rest of a body after each piece that the network accepts.
 
     Args:
         ticket: ticket of the request.
-        place: holds the ticket; closed at the end of the answer, even after an error.
+        place: exit stack that releases the ticket; closed at the end of the answer, even after an error.
     """
 
     def __init__(
@@ -335,7 +338,7 @@ OPENAI_PATHS: Final = "/v1/"
 
 
 def error_answer(refused: Refused, path: str = "") -> Response:
-    """Return an error answer: KServe's object with one text, or OpenAI's error document for its paths."""
+    """Return an error answer: {"error": TEXT} as KServe does, or OpenAI's error document for OpenAI's paths."""
     if path.startswith(OPENAI_PATHS):
         return json_answer(error_document(refused), refused.status, refused.headers)
     return json_answer({"error": refused.text}, refused.status, refused.headers)
@@ -346,7 +349,7 @@ class AnsweredEndpoint:
     tracebacks.
 
     Args:
-        route: path of the endpoint, stored in the scope for the figures.
+        route: path of the endpoint, stored in the scope for the metrics.
         endpoint: the endpoint.
     """
 
@@ -364,7 +367,7 @@ class AnsweredEndpoint:
             return await self._endpoint(request)
         except ClientGone:
             return Response(status_code=_CLIENT_GONE)
-        except asyncio.CancelledError:  # the server is ending and has waited long enough
+        except asyncio.CancelledError:  # the server is ending, and the time for running requests is over
             ending = Refused(503, "The server is ending; this request was not finished.")
             return error_answer(ending, request.url.path)
         except Exception as error:  # noqa: BLE001 - the outermost frame of a request
@@ -386,7 +389,7 @@ FREE_PATHS: Final = frozenset({"/v2/health/live", "/v2/health/ready"})
 
 
 class Guard:
-    """Middleware that refuses requests from foreign pages, without the token, or for another machine's name.
+    """Middleware that refuses requests of foreign web pages, without the token, or with a foreign name as `Host`.
 
     Args:
         app: the application.
@@ -411,7 +414,7 @@ class Guard:
 
     def _judge(self, scope: Scope) -> Refused | None:
         headers = dict(scope["headers"])
-        # Without this check, every page in a browser on this machine could send requests.
+        # Without this check, any web page in a browser on this machine could send requests to the server.
         origin = headers.get(b"origin", b"").decode("latin-1")
         if b"origin" in headers and origin not in self._origins and not self._is_own(origin, scope, headers):
             return Refused(
@@ -430,8 +433,8 @@ class Guard:
                 else "A token is needed: send the header Authorization: Bearer TOKEN.",
                 {"www-authenticate": "Bearer"},
             )
-        # DNS rebinding: a page whose name resolves to this machine sends that name as Host, and no Origin when it
-        # reads.
+        # DNS rebinding: a foreign page whose name resolves to this machine sends its own name as Host, and no
+        # Origin with a GET.
         host = _machine_in(headers.get(b"host"))
         if host is not None and not _is_local(host):
             return Refused(
@@ -445,8 +448,9 @@ class Guard:
     def _is_own(self, origin: str, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether the request comes from the page of this server.
 
-        With DNS rebinding, the origin of a foreign page also equals `Host`. A server without a token refuses that
-        page because of its name; otherwise the page does not have the token.
+        With DNS rebinding, the origin of a foreign page also equals `Host`. Other checks stop such a page: a server
+        without a token refuses the foreign name, and a server with a token refuses the page because it does not
+        know the token.
         """
         host = headers.get(b"host")
         return self._has_page and host is not None and origin == f"{scope['scheme']}://{host.decode('latin-1')}"
@@ -465,8 +469,8 @@ def _machine_in(header: bytes | None) -> str | None:
 
 
 def _is_local(host: str) -> bool:
-    # Names under .localhost are not local: some systems resolve them through the network in spite of RFC 6761, and
-    # a network may answer with its own address first and with this machine's afterwards.
+    # Names under .localhost are not local: some systems look them up in DNS in spite of RFC 6761, so a foreign DNS
+    # server could first answer with its own address and later with this machine's (DNS rebinding).
     if host == "localhost":
         return True
     try:

@@ -6,8 +6,8 @@ in a worker thread. No state is kept between requests.
 
 A `Contract` is created once per session, is immutable, and may be used by any thread. ONNX types that the protocol
 does not have (complex, float8, types below a byte, sequences, maps, sparse tensors) are never converted: a model
-that requires such an input is refused; an output of such a type is omitted from the metadata and refused when
-requested.
+that requires such an input is refused; an output of such a type is omitted from the metadata, and a request for
+this output is refused.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ PLATFORM: Final = "onnx_onnxv1"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Description of an input or output. shape: -1 for a free dimension."""
+    """Name, type and shape of an input or output. In the shape, -1 is a free dimension."""
 
     name: str
     element: ElementType
@@ -109,7 +109,7 @@ class Contract:
         inputs: required inputs in the model's order, then overridable initializers.
         required: number of required inputs.
         outputs: outputs that the protocol can represent.
-        unnamed: ONNX types of the other outputs, by name.
+        unnamed: outputs that the protocol cannot represent: ONNX types by name.
     """
 
     inputs: Mapping[str, TensorSpec]
@@ -128,7 +128,7 @@ class Contract:
 def make_contract(
     inputs: Iterable[NodeArg], overridable: Iterable[NodeArg], outputs: Iterable[NodeArg]
 ) -> Contract:
-    """Return the contract of a model. Raise `errors.OptionError` if the model cannot be served."""
+    """Return the inputs and outputs of a served model. Raise `errors.OptionError` if the model cannot be served."""
     fed: dict[str, TensorSpec] = {}
     for node in inputs:
         tensor = _tensor_spec(node)
@@ -177,18 +177,19 @@ JSON_STEP: Final = 65536
 
 # Number of strings of BYTES data between two checks of the deadline.
 TEXT_STEP: Final = 65536
-# Memory of a string in addition to its characters.
+# Bytes that Python needs for a string in addition to the string's characters.
 TEXT_BYTES: Final = 64
 
-# Maximum product of the other dimensions of an empty tensor, such as an empty batch of images or an empty KV cache.
-# A model may create a tensor of that size, for example a sum over the empty dimension.
+# Maximum product of the other sizes of a tensor with a size of 0, such as an empty batch of images or an empty KV
+# cache. From such a tensor, a model may create one with that many elements, for example a sum over the empty
+# dimension.
 MOST_BESIDE_ZERO: Final = 2**24
 
 _LENGTH: Final = struct.Struct("<I")
 
 
 def has_many_texts(inputs: Iterable[GivenTensor]) -> bool:
-    """Return whether a request has too many texts for the threads that serve ordinary requests."""
+    """Return whether a request has so many strings that it needs the separate thread for such requests."""
     return any(given.datatype == "BYTES" and math.prod(given.shape) > TEXT_STEP for given in inputs)
 
 
@@ -238,7 +239,8 @@ def to_value(
 def _from_bytes(raw: memoryview, element: ElementType, shape: tuple[int, ...], where: str) -> Array | Typed:
     layout = LAYOUTS[element]
     array: Array = np.frombuffer(raw, layout.storage)
-    if not array.flags.aligned:  # the binary data begin where the JSON part ends, which may be any address
+    # The binary data begin where the JSON part ends, so their address may not be a multiple of the element size.
+    if not array.flags.aligned:
         array = np.frombuffer(bytes(raw), layout.storage)
     if element is ElementType.BOOL and array.size and int(array.view(np.uint8).max()) > 1:
         raise wrong(f"{where}: a BOOL is one byte, 0 or 1.")
@@ -280,7 +282,7 @@ def _texts(elements: list[str], shape: tuple[int, ...]) -> Array:
 
 
 def check_form(tensor: TensorSpec, binary: bool) -> None:
-    """Raise `Refused` if an output cannot be sent in the requested form. Called before the model runs."""
+    """Raise `Refused` if an output requested as JSON must be binary data. Called before the model runs."""
     if not binary and tensor.element in BINARY_ONLY:
         raise wrong(
             f"Output {tensor.name!r} is {tensor.datatype}, which can only be sent as binary data: give the request "
@@ -289,7 +291,7 @@ def check_form(tensor: TensorSpec, binary: bool) -> None:
 
 
 def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> bytes | memoryview:
-    """Return an output as binary data, without a copy if its memory layout equals the protocol's."""
+    """Return an output as binary data. Do not copy an array whose memory already has the protocol's layout."""
     array = _array(value, tensor)
     if tensor.element is ElementType.STRING:
         texts = array.reshape(-1)
@@ -312,7 +314,7 @@ def to_bytes(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> byt
 
 
 def to_json(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> Iterator[bytes]:
-    """Yield an output as a flat JSON array, in pieces. NaN and Infinity are written like in Triton."""
+    """Yield an output as a flat JSON array, in pieces. Write NaN and Infinity as Triton does."""
     items = _array(value, tensor).reshape(-1)
     yield b"["
     for begin in range(0, items.size, JSON_STEP):
@@ -327,7 +329,7 @@ def to_json(value: Any, tensor: TensorSpec, check: Check = lambda: None) -> Iter
 
 
 def _with_words(text: bytes, numbers: Array) -> bytes:
-    """Replace each null that msgspec wrote by NaN, Infinity or -Infinity."""
+    """Replace each null of msgspec's text by NaN, Infinity or -Infinity: msgspec writes null for all of them."""
     words = [_WORDS[str(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
     return b"".join(itertools.chain(*zip(text.split(b"null"), [*words, b""], strict=True)))
 
@@ -356,7 +358,7 @@ _UNSERVED: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WantedOutput:
-    """Requested output. binary: ``None`` if the request does not specify the form of this output."""
+    """Requested output. binary: whether to send it as binary data; ``None`` for the request's default."""
 
     name: str
     binary: bool | None
@@ -381,7 +383,7 @@ class InferRequest:
 
 
 def header_length(text: str | None, size: int) -> int | None:
-    """Return the value of ``Inference-Header-Content-Length``, ``None`` without it. size: bytes of the body."""
+    """Return the value of ``Inference-Header-Content-Length``; ``None`` if missing. size: bytes of the body."""
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
@@ -399,8 +401,8 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
     if document.inputs is None:
         raise wrong('The request has no array "inputs".')
     inputs = tuple(_input(entry, binaries) for entry in document.inputs)
-    # Like Triton, refuse bytes that belong to no input: they indicate a wrong size, so that other tensors may be
-    # shifted.
+    # Like Triton, refuse bytes that belong to no input: they indicate a wrong size, so other tensors may have been
+    # read from the wrong position.
     if binaries.left:
         raise wrong(f"{binaries.left} bytes of the body do not belong to any input; check binary_data_size.")
     names = [tensor.name for tensor in inputs]
@@ -419,7 +421,7 @@ def read_request(body: memoryview, json_size: int | None) -> InferRequest:
 
 
 class _Binaries:
-    """Binary part of a body, whose tensors are taken in order."""
+    """Binary part of a request's body. `take` returns its tensors in order."""
 
     def __init__(self, data: memoryview) -> None:
         # Use a view of the body, so that binary tensors are not copied before they are passed to the model.
@@ -483,7 +485,7 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
 
 
 def _parameters(fields: Fields, where: str) -> Mapping[str, Any]:
-    """Return the parameters. Unknown parameters are ignored, as the protocol requires."""
+    """Return the parameters of a request, input or output. Ignore unknown parameters, as the protocol requires."""
     found = read_value(fields.get("parameters", NULL), f"{where}: parameters")
     if found is None:
         return {}
@@ -534,7 +536,7 @@ class Session(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServedModel:
-    """Loaded model. summary: description of where it runs."""
+    """Loaded model. summary: text that describes where the model runs."""
 
     name: str
     version: str
@@ -554,8 +556,8 @@ class ServedModel:
 class InferReply:
     """Answer of an inference request.
 
-    json_size: number of bytes of the JSON part; ``None`` for the whole body. spent_s: seconds for the inputs, the
-    run and the outputs.
+    json_size: number of bytes of the JSON part; ``None`` for the whole body. spent_s: seconds for reading the
+    inputs, for the run, and for writing the outputs.
     """
 
     body: bytes
@@ -570,7 +572,7 @@ def infer(
 
     Args:
         deadline: time of `time.monotonic`; ``None`` for no limit.
-        take: reserves memory for inputs that are sent as JSON or texts.
+        take: function that reserves memory for inputs that are sent as JSON or strings.
     """
     begun = time.monotonic()
     wanted = _wanted(model.contract, request)
@@ -583,7 +585,8 @@ def infer(
             raise wrong(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
-    # Use results in shared memory without copying them, because they are dropped after they are sent.
+    # With `borrow`, results stay in shared memory and are not copied; they are needed only until the answer is
+    # written.
     fed = time.monotonic()
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     ran = time.monotonic()
@@ -594,7 +597,8 @@ def infer(
 def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec, bool]]:
     """Return the outputs to send, and whether each is sent as binary data."""
     if request.outputs is None:
-        # Refuse sequences, maps and the like. A client can omit them by listing its outputs.
+        # Refuse outputs that the protocol cannot represent, such as sequences and maps. A client can list the other
+        # outputs.
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
             raise wrong(

@@ -6,8 +6,8 @@ in their text, the count is compared with the tensor's shape, and the numbers ar
 steps, between which other threads run.
 
 NaN, Infinity and -Infinity are accepted although JSON does not have them, because clients and Triton send them.
-msgspec refuses them, so it reads a copy with ordinary numbers of the same length instead. Pure functions; safe to
-call from any thread.
+msgspec refuses them, so it parses a copy of the text in which ordinary numbers of the same length replace them.
+Pure functions; safe to call from any thread.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ MAX_JSON_BYTES: Final = 64 * 1024**2
 MAX_FIELD_BYTES: Final = 1024**2
 # Maximum number of fields in all objects of a request together. In memory, a field takes ten times its JSON text.
 MAX_FIELDS: Final = 400_000
-# Limit of the texts in a request, because splitting at texts creates an object for each.
+# Maximum number of strings in a request. Splitting the text at quotation marks creates an object for each string.
 MAX_TEXTS: Final = 1_000_000
-# Length of text that is converted to numbers in one step: a few milliseconds, and at most 16 times as many bytes.
+# Length of the JSON text that is converted to numbers in one step, which takes a few milliseconds. The numbers need
+# at most 16 times as much memory.
 STEP_BYTES: Final = 2 * 1024**2
 # Maximum memory of a list, of an entry of a list and of an object, in addition to their text.
 _LIST_BYTES, _ENTRY_BYTES, _OBJECT_BYTES = 128, 40, 256
 
 _SPACE: Final = b" \t\r\n"
 _COMMA: Final = ord(",")
-# All bytes except brackets and commas. `bytes.translate` removes them without creating objects.
+# Bytes that `bytes.translate` deletes from a JSON text, so that only brackets and commas are left. This creates no
+# objects.
 _NO_SKELETON: Final = bytes(set(range(256)) - set(b"[],"))
 
 _OBJECT: Final = msgspec.json.Decoder(dict[str, Raw])
@@ -75,7 +77,7 @@ Fields = dict[str, bytes]
 class RequestFields(NamedTuple):
     """Fields of a request, as JSON texts. Unknown fields are ignored.
 
-    inputs, outputs: entries of these arrays; ``None`` if the array is missing. own: the request's other fields.
+    inputs, outputs: entries of these arrays; ``None`` if missing. own: the request's other known fields.
     """
 
     inputs: list[Fields] | None
@@ -91,10 +93,10 @@ def read_fields(part: memoryview) -> RequestFields:
             f"The JSON part has {len(part)} bytes, more than {MAX_JSON_BYTES}. "
             "Send large tensors as binary data (binary_data_size).",
         )
-    # If the whole body is JSON, it is decoded without a copy.
+    # If the JSON part is the whole body, do not copy it.
     whole = part.obj
     data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
-    # Count quotation marks only in long data: each text takes at least three characters.
+    # Count quotation marks only in long data: with a comma, a string takes at least three characters.
     if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
             413,
@@ -103,8 +105,8 @@ def read_fields(part: memoryview) -> RequestFields:
     try:
         return _read_fields(data)
     except msgspec.DecodeError as error:
-        # Search for NaN and Infinity only after an error, because few requests contain them and the search reads
-        # the whole text.
+        # Search for NaN and Infinity only after an error: few requests contain them, and the search reads the whole
+        # text.
         if not _has_words(data):
             raise wrong(f"The JSON cannot be read: {_words_of(error)}.") from None
     try:
@@ -118,7 +120,8 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
 
     readable: a copy of `data` of the same length, with numbers instead of NaN and Infinity; default: `data` itself.
     """
-    # Compute an upper bound, which includes colons in texts. The exact number is counted only above the limit.
+    # The number of colons is an upper bound of the number of fields, since strings may contain colons. Count
+    # exactly only if it exceeds the limit.
     colons = data.count(b":")
     objects = data.count(b"{") if len(data) > 3 * MAX_FIELDS else 0
     if max(colons, objects) > MAX_FIELDS and max(_outside(data, b":"), _outside(data, b"{")) > MAX_FIELDS:
@@ -154,7 +157,10 @@ def _read_fields(data: bytes, readable: bytes | None = None) -> RequestFields:
 
 
 class _Places:
-    """Map fields of a decoded copy of the request to their original text. A `Raw` is a view of the copy."""
+    """Find the original text of a field that was parsed in a copy of the request.
+
+    msgspec's `Raw` is a view of the copy. The original text is at the same position of the request.
+    """
 
     def __init__(self, data: bytes, readable: bytes) -> None:
         self._data = data
@@ -176,8 +182,8 @@ class _Places:
 def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) -> None:
     """Refuse objects with duplicate names, of which msgspec silently uses the last.
 
-    Each name is followed by a colon, so without duplicates the number of colons outside of values equals the number
-    of names.
+    A colon follows each name. So if no name is a duplicate, the number of colons outside of the fields' values
+    equals the number of names that were read.
 
     Args:
         data: the text of the request.
@@ -190,7 +196,8 @@ def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) ->
     names += sum(map(len, entries))
     if colons - sum(value.count(b":") for value in values if b":" in value) == names:
         return
-    # Count exactly, because colons in names and ignored fields also make the numbers differ.
+    # Colons in names and ignored fields also make the numbers differ. So count exactly: without colons in strings,
+    # and with ignored fields.
     others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
     inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
     if _outside(data, b":") - inside != names + len(others):
@@ -211,13 +218,14 @@ def read_document(data: bytes) -> Any:
     except RecursionError:
         raise wrong("The JSON is nested too deep.") from None
     except ValueError as error:
-        # From 4301 digits on, `int` raises a plain ValueError, which can be recognised only by its text.
+        # For more than 4300 digits, `int` raises a plain ValueError, which only its message distinguishes from
+        # others.
         text = "a number has too many digits" if "integer string conversion" in str(error) else str(error)
         raise wrong(f"The JSON cannot be read: {text}.") from None
 
 
 def weight_of(data: bytes) -> int:
-    """Return the maximum size in bytes of the objects that `read_document` creates from the text."""
+    """Return an upper bound, in bytes, of the memory of the objects that `read_document` creates from the text."""
     inside, _ = _between_texts(data)
     return (
         len(data)
@@ -232,13 +240,13 @@ def _has_words(data: bytes) -> bool:
 
 
 def _without_words(data: bytes) -> bytes:
-    """Return a copy with numbers of the same length and sign instead of NaN and Infinity, even within strings."""
-    # The replacement numbers do not matter, because the original text is read at the same position (`_Places`).
+    """Return a copy with numbers of the same length and sign instead of NaN and Infinity, in strings as well."""
+    # Any numbers of the same length will do: the original text at the same position is used (`_Places`).
     return data.replace(b"NaN", b"7e7").replace(b"Infinity", b"7.000000")
 
 
 def _outside(data: bytes, sign: bytes) -> int:
-    """Return how often the character occurs outside of strings."""
+    """Return how often the character `sign` occurs outside of strings."""
     return _between_texts(data)[0].count(sign)
 
 
@@ -253,11 +261,12 @@ def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int
         check()
         part = data[at : at + STEP_BYTES]
         if at + STEP_BYTES < len(data) and (len(part) - len(part.rstrip(b"\\"))) % 2:
-            part = part[:-1]  # do not split an escape
+            part = part[:-1]  # keep an escape in one part
         at += len(part)
         # Without escapes, the quotation marks alternately begin and end a string.
         parts = part.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
-        # Every second part is outside of strings. The earlier steps determine which part is the first.
+        # Keep every second part, which is outside of strings. The quotation marks of earlier steps determine
+        # whether the first part is outside.
         between.append(b"".join(parts[signs % 2 :: 2]))
         signs += len(parts) - 1
     return b"".join(between), signs
@@ -289,7 +298,7 @@ def read_numbers(
         data: text of the array, flat or nested according to the shape.
         shape: shape that the request declares.
         dtype: type of the result.
-        where: beginning of error messages.
+        where: name of the input, with which error messages begin.
         take: reserves memory.
         check: raises an error after the deadline.
     """
@@ -311,7 +320,8 @@ def read_numbers(
     for text in _steps(flat):
         check()
         numbers = _step(text, dtype, words, where)
-        # Never write beyond the end of the array. The commas were counted, so there should not be more numbers.
+        # Never write beyond the end of the array, although the commas were counted and there should not be more
+        # numbers.
         if len(numbers) > count - at:
             at += len(numbers)
             break
@@ -355,17 +365,17 @@ def read_texts(
 
 
 def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> None:
-    """Raise `Refused` unless the brackets and commas fit a flat array of `count` values or the nested shape."""
+    """Raise `Refused` unless the brackets and commas form a flat array of `count` values or one of this shape."""
     if data.find(b"[", 1) < 0 and _commas(data) == max(0, count - 1):
         return
     found = data.translate(None, _NO_SKELETON)
-    # Dimensions after a zero have no text, because their lists do not exist.
+    # Ignore the dimensions after a 0: an empty JSON list contains no further lists.
     written = shape[: shape.index(0) + 1] if 0 in shape else shape
-    size = 0  # length of the brackets and commas of the shape
+    size = 0  # number of brackets and commas in the JSON text of this shape
     for length in reversed(written):
         size = 2 + max(0, length - 1) + length * size
-    # Build the expected brackets only if the lengths are equal. All sizes except the last are positive here, so no
-    # step needs more memory than the text of the request.
+    # Build the expected brackets only if the lengths are equal. The result is then as long as the text that was
+    # found, and no step needs more memory.
     if shape and len(found) == size:
         form = b""
         for length in reversed(written):
@@ -379,7 +389,7 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
 
 
 def _commas(data: bytes) -> int:
-    # bytes.count takes eight times as long, and holds the GIL.
+    # Count with numpy: bytes.count takes eight times as long, and holds the GIL.
     return int(np.count_nonzero(np.frombuffer(data, np.uint8) == _COMMA))
 
 
@@ -395,7 +405,7 @@ def _steps(flat: bytes) -> Iterator[bytes]:
 
 
 def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any]:
-    """Return the numbers of an array. Raise `Refused` for other values."""
+    """Return the numbers of a part of the JSON array. Raise `Refused` for other values."""
     decoder = _FLOATS if dtype.kind == "f" else _TRUTHS if dtype.kind == "b" else _INTEGERS
     try:
         if dtype.kind == "f" and _has_words(text):
@@ -420,8 +430,8 @@ def _with_words(text: bytes) -> list[float]:
     signs = np.frombuffer(text, np.uint8)
     commas = np.flatnonzero(signs == _COMMA)
     for word, value, before in ((b"NaN", math.nan, b"[,"), (b"Infinity", math.inf, b"[,-")):
-        # Find the words by a single letter: the array could be decoded, so "a" occurs only in NaN, and "I" only in
-        # Infinity.
+        # Search for a single letter of the word: the array could be decoded, so "a" occurs only in NaN, and "I"
+        # only in Infinity.
         letter = b"a" if value != value else b"I"
         begins = np.flatnonzero(signs == ord(letter)) - word.index(letter)
         for neighbours, allowed in ((begins - 1, before), (begins + len(word), b",]")):
@@ -451,7 +461,7 @@ def _put(target: Array, numbers: list[Any], where: str) -> None:
         return
     if dtype.kind == "f":
         try:
-            # numpy would store infinity for numbers too large for FP32, with a warning at most.
+            # Raise an error for numbers too large for FP32: by default, numpy stores infinity and at most warns.
             with np.errstate(over="raise"):
                 target[:] = np.fromiter(numbers, np.float64, len(numbers))
         except FloatingPointError:

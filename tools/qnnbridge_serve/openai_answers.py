@@ -1,4 +1,4 @@
-"""Answers of a language model: generating them, and their documents, complete or streamed.
+"""Generate answers of a language model, and write their JSON documents, complete or streamed.
 
 Generating runs in a worker thread; the functions for documents are pure.
 """
@@ -55,8 +55,8 @@ class Piece:
     Args:
         choice: number of the answer.
         text: text of the part.
-        kind: text, name of a function, or arguments.
-        scores: scores of the tokens of the part.
+        kind: what `text` is: text of the answer, name of a called function, or arguments of the call.
+        scores: scores of the part's tokens.
         call: id of the call, for the name of a function.
     """
 
@@ -69,7 +69,7 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finished:
-    """End of an answer. choice: number of the answer. finish: reason of the end."""
+    """End of an answer. choice: number of the answer. finish: OpenAI's finish_reason."""
 
     choice: int
     finish: str
@@ -77,7 +77,7 @@ class Finished:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Counts:
-    """Numbers of tokens of a request. cached: prompt tokens that were not processed again."""
+    """Numbers of tokens of a request. cached: prompt tokens that were already in a KV cache."""
 
     prompt: int
     answer: int
@@ -131,7 +131,7 @@ DONE: Final = b"data: [DONE]\n\n"
 
 @dataclasses.dataclass(slots=True)
 class Choice:
-    """Answer assembled from its parts. calls: id, name and arguments of each call."""
+    """Complete answer, assembled from its parts. calls: id, name and arguments of each function call."""
 
     text: str = ""
     calls: list[tuple[str, str, str]] = dataclasses.field(default_factory=list)
@@ -160,7 +160,7 @@ def gathered(parts: Iterable[Part]) -> dict[int, Choice]:
 
 
 def call_id(*, short: bool = False) -> str:
-    """Return a new id for a call. short: whether it has nine letters and digits."""
+    """Return a new id for a call. short: nine letters and digits, as some chat templates require."""
     return uuid.uuid4().hex[:9] if short else f"call_{uuid.uuid4().hex[:24]}"
 
 
@@ -175,7 +175,7 @@ class AnswerForm:
 
     def __init__(self, asked: GenerationRequest, created: int, fingerprint: str) -> None:
         self._asked = asked
-        # Number of calls that have begun, for each answer in a stream.
+        # Number of function calls that have begun, by number of the answer.
         self._calls: collections.Counter[int] = collections.Counter()
         self._is_chat = asked.kind == "chat"
         prefix = "chatcmpl" if self._is_chat else "cmpl"
@@ -241,7 +241,7 @@ class AnswerForm:
     ) -> dict[str, Any]:
         name = "chat.completion.chunk" if self._is_chat else "text_completion"
         found = {"index": choice, **content, **self._scored(scores), "finish_reason": finish}
-        # If the stream ends with the counts, the field is null in all other chunks, like OpenAI's.
+        # Like OpenAI, set the field to null in all other chunks if the stream ends with the token counts.
         usage = {"usage": None} if self._asked.usage else {}
         return {**self._head, "object": name, "choices": [found], **usage}
 
@@ -250,7 +250,8 @@ class AnswerForm:
             return {"logprobs": None}
         if self._is_chat:
             return {"logprobs": {"content": [score_document(one) for one in scores], "refusal": None}}
-        # Tokens that are parts of a character may have the same text; keep the most likely token.
+        # Several tokens may have the same text, if each is only a part of a character. Of these, keep the most
+        # likely token.
         top = [{text: finite(value) for text, value in reversed(one.top)} for one in scores]
         return {
             "logprobs": {
@@ -268,7 +269,7 @@ def score_document(score: TokenScore) -> dict[str, Any]:
 
 
 def _token(text: str, logprob: float) -> dict[str, Any]:
-    # The bytes of a token that is a part of a character cannot be recovered from its text.
+    # "\ufffd" shows that the token is only a part of a character. Its bytes are then unknown.
     letters = None if "\ufffd" in text else list(text.encode())
     return {"token": text, "logprob": finite(logprob), "bytes": letters}
 
@@ -287,10 +288,10 @@ class AnswerPlan:
     Args:
         number: number of the answer.
         prompt: number of the prompt.
-        text: text, token ids or inputs of the prompt.
+        text: the prompt: a text, token ids, or inputs of a model for pictures and sound.
         seed: seed of the random numbers; ``None`` for none.
         guidance: type and text of the grammar; ``None`` for none.
-        form: format of function calls; ``None`` without functions.
+        form: format in which the model writes function calls; ``None`` if the request has no functions.
     """
 
     number: int
@@ -328,7 +329,7 @@ def choices_of(
 def _with_media(
     asked: GenerationRequest, model: LanguageModel, limits: MediaLimits, left_s: LeftS
 ) -> tuple[GenerationRequest, list[bytes], list[bytes]]:
-    """Return the request with placeholders for its pictures and recordings, the pictures, and the recordings."""
+    """Return the request with placeholders instead of pictures and recordings, the pictures, and the recordings."""
     if not asked.media:
         return asked, [], []
     from qnnbridge.genai._parts import split_media
@@ -387,7 +388,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
 
 
 def _special(tokenizer: Tokenizer, word: str, left_s: LeftS) -> int | None:
-    """Return the id of a special token, which the tokenizer omits from texts; ``None`` for other words."""
+    """Return the id of `word`; ``None`` if it is not a special token, which the tokenizer omits from texts."""
     tokens = [int(token) for token in tokenizer.encode(word, timeout=left_s())]
     beside = [int(token) for token in tokenizer.encode("x", timeout=left_s())]
     is_one = len(tokens) == 1 and word not in tokenizer.decode([*beside, *tokens, *beside], timeout=left_s())
@@ -430,7 +431,7 @@ def open_choice(
             **options,
         )
     except PromptRefused as error:
-        # With this code, clients shorten the conversation and try again.
+        # Use OpenAI's code context_length_exceeded, at which clients shorten the conversation and try again.
         raise (
             _too_long(error, field) if "context_length" in error.details else wrong(error_text(error), field)
         ) from error
@@ -450,7 +451,7 @@ def _schema_refused(error: GenerationError, choice: AnswerPlan) -> Refused:
 
 
 def _too_long(error: BridgeError, field: str) -> Refused:
-    """Return an error with OpenAI's text, because clients that recognise it shorten the conversation."""
+    """Return an error with OpenAI's wording: clients that recognise it shorten the conversation."""
     context, tokens = (error.details.get(name) for name in ("context_length", "tokens"))
     text = error_text(error)
     if context is not None:
@@ -477,7 +478,8 @@ def parts_of(
         try:
             piece = next(stream, None)
         except GenerationError as error:
-            # The guidance library compiles parts of a grammar only when the answer reaches them.
+            # A grammar may fail within an answer: the guidance library compiles parts of it only when the answer
+            # reaches them.
             if "guidance" in error.details:
                 raise _schema_refused(error, choice) from error
             raise
@@ -506,7 +508,7 @@ def parts_of(
 
 
 class _Scores:
-    """Scores of tokens, returned together with the text of the tokens."""
+    """Scores of tokens, which are held back until the text of the tokens is returned."""
 
     def __init__(self, tokenizer: Tokenizer, stream: TextStream, left_s: LeftS) -> None:
         self._tokenizer = tokenizer
@@ -519,7 +521,8 @@ class _Scores:
         stream = self._stream
         new = stream.logprobs[self._used :]
         if not (last and stream.finish_reason == "length"):
-            # Omit tokens after the text: an end token, a stop text, or what may become a stop text.
+            # Omit tokens that begin after the text so far: an end token, a stop text, or a possible beginning of a
+            # stop text.
             with contextlib.suppress(StopIteration):
                 new = new[: next(i for i, one in enumerate(new) if one.offset >= len(stream.text))]
         if not new:

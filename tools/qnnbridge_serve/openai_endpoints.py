@@ -1,9 +1,9 @@
 """OpenAI's endpoints for JSON: /v1/chat/completions, /v1/completions, /v1/responses, /v1/embeddings.
 
 A worker thread generates the answer of a language model or speech model; the event loop sends it. The worker never
-waits for the client: parts that the client has not read stay in a queue, whose size is bounded by the context of
-the model or the length of the audio. So a client that does not read occupies neither a thread nor the NPU. The
-server closes its connection after `pacing.STALL_TIMEOUT_S`.
+waits for the client: parts that the client has not read stay in a queue, whose size is bounded because the context
+of the model or the length of the audio limits the answer. So a client that does not read occupies neither a thread
+nor the NPU. The server closes its connection after `pacing.STALL_TIMEOUT_S`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Ended:
     counts: Any
 
 
-# Part of the answer, its end, or the error that ended it.
+# Item of an answer's queue: a part of the answer, `Ended`, or the error that ended the answer.
 Item = Any
 
 # `ClientQueues.turn`, bound to a client.
@@ -82,10 +82,10 @@ Turn = Callable[..., contextlib.AbstractContextManager[None]]
 
 
 class ClientQueues:
-    """Fair turns for generations: among waiting clients, the client that has waited longest is next.
+    """Let clients take turns at generating: the client that has waited longest is next.
 
     Args:
-        slots: number of concurrent generations, which take turns token by token in the host.
+        slots: maximum number of concurrent generations; the host alternates between them token by token.
         most_waiting: maximum number of waiting generations.
     """
 
@@ -132,7 +132,7 @@ class WorkedAnswer(abc.ABC):
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._late = False
         self._begun = False
-        # Whether the error was sent to the client while native code is still running.
+        # Whether the client has been sent a timeout, although native code is still working on the answer.
         self._overdue = False
         self._task: asyncio.Future[None] | None = None
         # Done when the client has closed its connection.
@@ -142,16 +142,16 @@ class WorkedAnswer(abc.ABC):
     def start(
         self, workers: Workers, queues: ClientQueues, client: str, gone: Callable[[], Coroutine[Any, Any, Any]]
     ) -> None:
-        """Let a worker generate the answer. The worker also records the figures of the request.
+        """Let a worker generate the answer. The worker also updates the metrics.
 
-        gone: returns when the client has closed its connection, which cancels the answer.
+        gone: function whose coroutine ends when the client has closed its connection; the answer is then cancelled.
         """
         self._figures.begin()
         self._watch = self._loop.create_task(gone())
         self._watch.add_done_callback(self._stop_without_client)
         self._task = workers.start(functools.partial(self._work, queues, client))
         if self._deadline is not None:
-            # The timer is needed only in the queue, because a running generation observes the deadline itself.
+            # The timer only limits the wait in the queue: a running generation checks the deadline itself.
             self._timer = self._loop.call_later(max(0.0, self._deadline - time.monotonic()), self._too_late)
 
     async def next(self) -> list[Item]:
@@ -163,7 +163,7 @@ class WorkedAnswer(abc.ABC):
 
     @property
     def client_gone(self) -> bool:
-        """Whether the client has closed its connection."""
+        """True if the client has closed its connection."""
         return self._watch is not None and self._watch.done()
 
     def cancel(self) -> None:
@@ -176,9 +176,9 @@ class WorkedAnswer(abc.ABC):
             self._watch.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        # Work that continues after its deadline keeps its turn, but the answer does not wait for it.
+        # Do not wait for work that continues after its deadline; it keeps its turn until it ends.
         if self._task is not None and not self._overdue:
-            # `wait` does not raise errors of the task, which have gone through the queue.
+            # Use `wait`, which does not raise the task's errors: the queue has already delivered them.
             await asyncio.wait({self._task})
 
     def _stop_without_client(self, watch: asyncio.Future[Any]) -> None:
@@ -193,7 +193,7 @@ class WorkedAnswer(abc.ABC):
     # --- the worker's thread ---
 
     def _work(self, queues: ClientQueues, client: str) -> None:
-        """Generate the answer. Send exactly one last item in every case, because a reader waits for it."""
+        """Generate the answer. Put exactly one last item into the queue in every case: a reader waits for it."""
         outcome, sums = "error", dict[str, float]()
         try:
             ended, counts = self._make(functools.partial(queues.turn, client, self._cancellation), sums)
@@ -210,11 +210,11 @@ class WorkedAnswer(abc.ABC):
 
     @abc.abstractmethod
     def _make(self, turn: Turn, sums: dict[str, float]) -> tuple[str, Any]:
-        """Generate the answer within turns and pass each part to `_emit`.
+        """Wait for a turn, generate the answer within it, and pass each part to `_emit`.
 
         Args:
             turn: returns a context manager for a turn.
-            sums: dictionary to fill with the amounts to add to the counters, even if the answer fails.
+            sums: dictionary to fill, even if the answer fails, with the amounts that are added to the metrics.
 
         Returns:
             Outcome, and the counts for `Ended`.
@@ -262,7 +262,7 @@ class GeneratedAnswer(WorkedAnswer):
             # Wait for a turn before each answer, so that other clients need not wait for all answers of a request.
             with turn(again=number > 0), self._keeping_its_place(), contextlib.ExitStack() as held:
                 self._begun = True
-                # Render the prompt within the turn, because the chat template also runs native code.
+                # Render the prompt within the turn: native code in the host renders the chat template as well.
                 choice = next(choices)
 
                 def stop_with(stream: TextStream, held: contextlib.ExitStack = held) -> None:
@@ -290,7 +290,7 @@ class GeneratedAnswer(WorkedAnswer):
 
     @contextlib.contextmanager
     def _keeping_its_place(self) -> Iterator[None]:
-        """Send the error at the deadline, but keep the turn until the native code or its host has ended."""
+        """At the deadline, send an error to the client, but keep the turn until native code or its host ends."""
         try:
             yield
         except DeadlineExceeded as error:
@@ -304,7 +304,7 @@ class GeneratedAnswer(WorkedAnswer):
 
 
 async def whole_answer(answer: WorkedAnswer) -> Any:
-    """Return the complete document of an answer. Raise `ClientGone`, or the error of the worker."""
+    """Return the complete document of an answer. Raise `ClientGone`, or the error that ended the answer."""
     parts: list[Any] = []
     try:
         while not isinstance(parts[-1] if parts else None, (Ended, BaseException)):
@@ -314,7 +314,7 @@ async def whole_answer(answer: WorkedAnswer) -> Any:
         item = parts.pop()
         if isinstance(item, BaseException):
             raise item
-        # Format the answer after the last item, because the form needs the counts and the reason of the end.
+        # Format the document after the last item, because it contains the token counts and the finish reason.
         return answer.form.whole(parts, item.counts)
     finally:
         answer.cancel()
@@ -324,8 +324,8 @@ async def whole_answer(answer: WorkedAnswer) -> Any:
 async def first_items(answer: WorkedAnswer) -> list[Item]:
     """Wait for the first items of a stream. Raise `ClientGone`, or an error of the worker before its first part."""
     try:
-        # The status is sent after the first part, so an earlier error can still have its own status (400, 429,
-        # 503).
+        # Wait for the first part before sending the status: an earlier error can then have its own status (400,
+        # 429, 503).
         items = await answer.next()
         if answer.client_gone:
             raise ClientGone
@@ -352,7 +352,8 @@ class EventStream(StreamingResponse):
     def __init__(self, answer: WorkedAnswer, first: list[Item], close: Callable[[], None]) -> None:
         # The second header keeps nginx from buffering the stream.
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        # Only the headers of StreamingResponse are used. They have no length, so the server sends chunks.
+        # Use only the headers of StreamingResponse. They have no Content-Length, so the server uses chunked
+        # encoding.
         super().__init__((), headers=headers, media_type="text/event-stream")
         self._answer = answer
         self._first = first
@@ -366,9 +367,9 @@ class EventStream(StreamingResponse):
         except asyncio.CancelledError:  # the server is ending and has waited long enough
             answer.cancel()
             ending = Refused(503, "The server is ending; this answer was not finished.")
-            # Wait only one second, because the server has already waited for `--drain`, and the client may not be
-            # reading. The connection is then closed without a last chunk, so that the client notices the truncated
-            # answer.
+            # The server has already waited for `--drain`, and the client may not be reading, so wait at most one
+            # second for the error to be sent. Then close the connection without a last chunk, so that the client
+            # notices the truncated answer.
             abort = (scope.get("extensions") or {}).get(ABORT, lambda: None)
             timer = asyncio.get_running_loop().call_later(ENDING_S, abort)
             try:
@@ -402,7 +403,7 @@ class EventStream(StreamingResponse):
         await send(_body(events, last=True))
 
 
-# How long the last event of an answer may wait for a client that does not read when the server is ending.
+# Time limit in seconds at the end of the server: for sending the last event to a client that may not be reading.
 ENDING_S: Final = 1.0
 
 
@@ -418,7 +419,8 @@ async def disconnected(receive: Receive) -> None:
 
 # Maximum size of a body. A prompt of a million tokens is smaller.
 MOST_BYTES: Final = 16 * 1024**2
-# Factor by which a body may grow in memory: token ids take ten times as much as their digits.
+# Maximum memory of a parsed body, as a multiple of the body's maximum size: token ids take ten times as much memory
+# as their digits.
 WEIGHT: Final = 12
 # Bodies up to this size are parsed immediately, so they do not wait for larger bodies.
 QUICK_BYTES: Final = 64 * 1024
@@ -515,7 +517,7 @@ class LanguageService:
 
 
 def _client(request: Request, asked: GenerationRequest) -> str:
-    """Return the key by which clients take turns: the machine and the request's field `user`."""
+    """Return the key of a client in `ClientQueues`: its machine's address and the request's field `user`."""
     return f"{_machine(request)} {asked.user}"
 
 
@@ -531,7 +533,7 @@ MOST_INPUTS: Final = 2048
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """Parsed request. inputs: texts and lists of token ids. dimensions: ``None`` for all. packed: as base64."""
+    """Parsed request. inputs: texts and lists of token ids. dimensions: ``None`` for all. packed: use base64."""
 
     model: str
     inputs: tuple[str | tuple[int, ...], ...]

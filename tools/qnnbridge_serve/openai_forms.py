@@ -16,9 +16,10 @@ from qnnbridge_serve.openai_media import MediaPart, read_part
 from qnnbridge_serve.openai_tools import COMPACT, ToolUse, read_calls, read_tools
 
 Kind = Literal["chat", "text"]
-# Maximum number of stop texts, which are all searched in each piece. OpenAI's limit is 4.
+# Maximum number of stop texts. Each piece of an answer is searched for all of them. OpenAI's limit is 4.
 MOST_STOPS: Final = 16
-# Maximum length of a stop text: text that may be its beginning is held back and compared with each beginning.
+# Maximum length of a stop text. The end of the answer so far is compared with each beginning of a stop text, and
+# held back if it is equal.
 LONGEST_STOP: Final = 1000
 # Maximum length of cache_salt. A random salt needs 43 characters.
 LONGEST_SALT: Final = 1000
@@ -26,13 +27,14 @@ LONGEST_SALT: Final = 1000
 TEXT_TOKENS: Final = 16
 MOST_SEED: Final = 2**31
 _SMALLEST_FLOAT: Final = 2.0**-126
-# Minimum and maximum of each option. The penalty divides logits in float32, so it must be neither tiny nor huge.
+# Minimum and maximum of each option. repetition_penalty divides logits in float32, so neither tiny nor huge values
+# are allowed.
 _NUMBERS: Final = (("temperature", 0.0, 2.0), ("top_p", 0.0, 1.0), ("repetition_penalty", 0.01, 100.0))
 # Maximum number of answers to a request: prompts times n.
 MOST_CHOICES: Final = 128
 # OpenAI's limits of logprobs, by kind of request.
 _MOST_LOGPROBS: Final[Mapping[str, int]] = {"chat": 20, "text": 5}
-# Unsupported fields that change the text, with the values that have no effect.
+# Unsupported fields that change the text. Only these values, which have no effect, are accepted.
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "echo": (None, False),
     "suffix": (None, ""),
@@ -57,11 +59,11 @@ class GenerationRequest:
         tools: functions that the model may call.
         search: options of `qnnbridge.genai.generate`.
         schema: JSON schema of the answer, as JSON.
-        usage: whether a stream ends with the counts.
+        usage: whether a stream ends with the token counts.
         user: the field `user`, by which a client distinguishes its users.
-        cache_salt: only requests of one client with the same salt share generators.
+        cache_salt: requests share a generator and its KV cache only if both their client and their salt are equal.
         called: names of functions that earlier messages call.
-        media: pictures and recordings. In the messages, a part with the number as "media" replaces each.
+        media: pictures and recordings. In the messages, each is replaced by a part {"media": index}.
     """
 
     kind: Kind
@@ -126,7 +128,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
 
 
 def owner_of(machine: str, asked: GenerationRequest) -> str:
-    """Return the owner of a request. Only requests of the same owner share generators and stored responses."""
+    """Return a key of machine, user and salt. Generators and stored responses are shared for equal keys only."""
     return repr((f"{machine} {asked.user}", asked.cache_salt))
 
 
@@ -147,7 +149,7 @@ def refuse_fields(document: Mapping[str, Any], neutral: Mapping[str, tuple[Any, 
     """
     for field, values in neutral.items():
         value = document.get(field)
-        # In Python 0 == False and 1 == True, but a client that sends one of them does not mean the other.
+        # Compare bool only with bool: in Python 0 == False and 1 == True, but JSON distinguishes them.
         if not any(value == one and isinstance(value, bool) <= isinstance(one, bool) for one in values):
             raise wrong(f"{field} is not supported {where}.", field)
 
@@ -160,7 +162,7 @@ def _flag(document: Mapping[str, Any], field: str) -> bool:
 
 
 def _messages(given: Any, media: list[MediaPart]) -> tuple[str, frozenset[str]]:
-    """Return the messages as JSON, and the functions that they call. Append pictures and recordings to `media`."""
+    """Return the messages as JSON, and the names of called functions. Move pictures and recordings to `media`."""
     if not isinstance(given, list) or not given:
         raise wrong("messages must be a list with at least one message.", "messages")
     found, called = [], set()
@@ -312,9 +314,9 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
             raise wrong("seed has to be an integer.", "seed")
         found["seed"] = seed % MOST_SEED
     if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
-        found["do_sample"] = True  # these options have an effect only with sampling
-    # Replace a tiny top_p by top_k = 1, which also selects the most likely token: a top_p that becomes 0 in genai's
-    # float32 would mean no limit.
+        found["do_sample"] = True  # without sampling, these options have no effect
+    # Replace a tiny top_p by top_k = 1, which also selects the most likely token: genai's float32 rounds such a
+    # top_p to 0, which means no limit.
     if "top_p" in found and found["top_p"] < _SMALLEST_FLOAT:
         del found["top_p"]
         found["top_k"] = 1

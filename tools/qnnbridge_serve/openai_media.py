@@ -1,6 +1,6 @@
 """Pictures and sound in requests for language models: parse, fetch, decode and re-encode them.
 
-Pillow decodes a picture, and native code gets a PNG with its pixels and nothing else. Sound is decoded as for
+Pillow decodes a picture, and native code gets a new PNG that contains only the pixels. Sound is decoded as for
 speech recognition and passed on as WAV. Parsing a request is pure; the other functions run in a worker thread.
 """
 
@@ -30,9 +30,10 @@ from qnnbridge_serve.options import MediaLimits
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Enabled decoders of Pillow. Others have had more bugs, and clients do not send such files to models.
+# Decoders of Pillow that are enabled. Other decoders have had more security bugs, and clients do not send such
+# files to models.
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF")
-# Maximum size of a fetched file in bytes, and time limit for fetching it.
+# Limits for fetching a file: its size in bytes, and the time in seconds.
 MOST_FETCHED: Final = 16 * 2**20
 FETCH_TIMEOUT_S: Final = 10.0
 _FETCH_PIECE: Final = 2**16
@@ -40,7 +41,8 @@ _FETCH_PIECE: Final = 2**16
 RATE: Final = 16_000
 _PIECE: Final = 10 * RATE
 _DATA: Final = re.compile(r"data:[\w.+-]*/?[\w.+-]*(?:;[\w.+-]+=[\w.+-]*)*;base64,", re.ASCII)
-# Maximum length of the header of a data URL. The time of the search grows with the square of the length.
+# Maximum length of the header of a data URL. The time of the regular expression grows with the square of the
+# length.
 _MOST_HEAD: Final = 200
 _WORDS: Final = {"image": "pictures", "audio": "sound"}
 
@@ -141,13 +143,15 @@ def _fetched(part: MediaPart, limits: MediaLimits, left_s: LeftS) -> bytes:
     until = time.monotonic() + timeout_s
     content = bytearray()
     try:
-        # Also check the total time: the connection's timeout applies to each piece, which may be a single byte.
+        # Also limit the total time: the connection's timeout begins again at each piece, which may be a single
+        # byte.
         with urllib.request.build_opener(_NoRedirect).open(part.url, timeout=timeout_s) as answer:
             while (piece := answer.read1(_FETCH_PIECE)) and len(content) <= MOST_FETCHED:
                 content += piece
                 if time.monotonic() > until:
                     raise TimeoutError
-    # The error omits the address and the answer, which may be confidential in this machine's network.
+    # Do not include the server's address and answer in the error: on this machine's network, they may be
+    # confidential.
     except (OSError, ValueError, http.client.HTTPException) as error:
         status = f" (status {error.code})" if isinstance(error, urllib.error.HTTPError) else ""
         raise wrong(f"{part.where}: the picture cannot be fetched{status}.", part.where) from None
@@ -164,7 +168,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 def _file(part: MediaPart, limits: MediaLimits) -> bytes:
     try:
         address = urllib.parse.urlsplit(part.url)
-        # `realpath`: a link in an allowed folder must not lead out of it.
+        # Resolve links: a link in an allowed folder must not give access to files outside of it.
         path = os.path.realpath(urllib.request.url2pathname(address.path))
         allowed = address.netloc in ("", "localhost") and any(
             os.path.commonpath((path, folder)) == str(folder) for folder in limits.sources.folders
@@ -208,7 +212,7 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
             field=where,
         ) from None
     try:
-        # Pillow reads only the header here.
+        # `open` reads only the header, so the size is checked before the pixels are decoded.
         with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
             width, height = opened.size
             if width * height > most_pixels:

@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses: convert requests to those of /v1/chat/completions, and answers to lists of items.
+"""OpenAI's /v1/responses: convert requests to chat completions, and answers to lists of output items.
 
 A request contains either the whole conversation, or the id of the previous response, whose conversation the server
 has stored.
@@ -40,7 +40,7 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "max_tool_calls": (None,),
     "n": (None, 1),
 }
-# Fields of /v1/chat/completions, with their names in /v1/responses.
+# Fields of /v1/chat/completions that have another name in /v1/responses, with this other name.
 _ELSEWHERE: Final = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -50,7 +50,7 @@ _ELSEWHERE: Final = {
 _SAME: Final = ("model", "temperature", "top_p", "stream", "parallel_tool_calls", "user")
 # Fields of this server's /v1/chat/completions that OpenAI's /v1/responses does not have.
 _OWN: Final = ("stop", "seed", "top_k", "repetition_penalty", "cache_salt")
-# `read_generation` refuses these fields, because they would change the text.
+# Fields that are passed on to `read_generation`, which refuses them because they would change the text.
 _REFUSED: Final = ("frequency_penalty", "presence_penalty", "logit_bias")
 _FIELDS: Final = (
     (re.compile(r"messages.*"), "input"),
@@ -179,7 +179,8 @@ def _input(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "type": "function",
                 "function": {"name": _word(one, "name", where), "arguments": one.get("arguments")},
             }
-            # Add the call to the preceding text: in /v1/chat/completions they form one message.
+            # Add a call to the assistant's message before it: in /v1/chat/completions, text and calls form one
+            # message.
             if not found or found[-1]["role"] != "assistant":
                 found.append({"role": "assistant", "content": None})
             found[-1].setdefault("tool_calls", []).append(call)
@@ -289,7 +290,7 @@ class ResponseForm:
         asked: the request.
         created: seconds since 1970.
         fingerprint: unused; see `MakeForm`.
-        said: fields of the request that the answer repeats.
+        said: fields of the request to repeat in the answer.
         keep: called at the end with the id of the response and its message.
     """
 
@@ -322,7 +323,7 @@ class ResponseForm:
         for part in parts:
             self.part(part)
         blank = [one for one in self._done if one["type"] == "message" and not one["content"][0]["text"].strip()]
-        if len(self._done) > len(blank):  # drop the white space that models write before a call
+        if len(self._done) > len(blank):  # omit white space, which models write before a call
             self._done = [one for one in self._done if one not in blank]
         return self._ended(counts)
 
@@ -430,7 +431,7 @@ class ResponseForm:
             if one["type"] == "message":
                 texts.append(one["content"][0]["text"])
                 continue
-            # Omit a call that a stop text has truncated.
+            # Omit a call whose JSON is incomplete, because a stop text ended the answer.
             with contextlib.suppress(ValueError):
                 function = {"name": one["name"], "arguments": json.loads(one["arguments"])}
                 calls.append({"id": one["call_id"], "type": "function", "function": function})

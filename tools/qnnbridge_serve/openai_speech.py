@@ -45,11 +45,11 @@ if TYPE_CHECKING:
 
 Task = Literal["transcribe", "translate"]
 
-# Bytes of a body that are collected in memory before a thread writes them to disk.
+# Number of bytes of a body to collect in memory before a thread writes them to disk.
 _BATCH_BYTES: Final = 1024**2
 _MEDIA: Final[Mapping[str, str]] = {"text": "text/plain", "srt": "text/plain", "vtt": "text/vtt"}
-# Header with the number of windows in which words may be missing (`Transcript.cut`). Only the format verbose_json
-# contains this number in the body.
+# Header with the number of audio windows in which words may be missing (`Transcript.cut`). Among the formats, only
+# verbose_json has this number in its body.
 CUT_HEADER: Final = "qnnbridge-cut"
 # Unsupported fields that would change the text. Other unknown fields are ignored.
 _UNSERVED: Final = ("prompt", "keywords", "languages", "include", "known_speaker_names", "known_speaker_references")
@@ -156,7 +156,7 @@ class SpeechAnswer(WorkedAnswer):
         asked = self._asked
         with turn():
             self._begun = True
-            # Start the clock here, after the wait for the turn.
+            # Measure the time from here, without the wait for the turn.
             begun = time.monotonic()
             segments = []
             try:
@@ -237,7 +237,8 @@ class SpeechService:
     async def _receive(self, request: Request, form: FormReader, ticket: transport.Ticket) -> None:
         """Receive the form, and write it to disk batch by batch."""
         batch, size = [], 0
-        # Use `aclosing`, because an abandoned generator would end its timer only when Python collects it.
+        # Use `aclosing`: after an error in the loop, the generator must end its timer immediately, not when Python
+        # collects it.
         async with contextlib.aclosing(body_parts(request, ticket, self._most_bytes)) as parts:
             async for part in parts:
                 batch.append(part)
@@ -247,5 +248,5 @@ class SpeechService:
                     batch, size = [], 0
         if size:
             await self._readers.do(functools.partial(form.write, b"".join(batch)))
-        # Call `end` in the event loop, because it only checks a flag and seeks to the beginning of the file.
+        # `end` is fast enough for the event loop: it checks a flag, and seeks to the beginning of the file.
         form.end()

@@ -17,8 +17,8 @@ MOST_BYTES: Final = 64 * 1024**2
 class StoredResponses:
     """Conversations by the id of their last response. Safe to use from any thread.
 
-    Each conversation is stored completely, so dropping one does not affect others. A conversation belongs to the
-    client that began it; for other clients it does not exist.
+    Each conversation is stored completely, so dropping one does not affect others. Only the client that began a
+    conversation can use it; for other clients, its id is unknown.
 
     Args:
         most: maximum number of responses. The least recently used response is dropped first.
@@ -58,7 +58,7 @@ class StoredResponses:
         with self._lock:
             found = self._stored.get(number)
             if found is None or found[0] != owner:
-                # With OpenAI's text and code, clients send the whole conversation again.
+                # Use OpenAI's text and code, at which clients send the whole conversation again.
                 raise Refused(
                     404,
                     f"Previous response with id {number[:80]!r} not found.",

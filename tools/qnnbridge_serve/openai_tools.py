@@ -1,10 +1,10 @@
 """Functions that a model may call: parse requests, write grammars, and find calls in answers. Pure functions.
 
-The format of calls is learned from the model's chat template, which has to render the calls of earlier messages:
-one call and two calls with made-up names are rendered, and the texts around and between them are the format.
-Guidance restricts the answer to this format and to the schemas of the functions, so that an answer is a text, or a
-text with complete calls. Calls are written like in the template, so that the next prompt finds them in the KV
-cache.
+`learn_form` derives the format of calls from the model's chat template, which has to render the calls of earlier
+messages. `learn_form` renders one call and two calls with made-up names; the texts around and between the names and
+arguments are the format. Guidance restricts the answer to this format and to the schemas of the functions, so that
+an answer is a text, or a text with complete calls. The model writes calls exactly as the template renders them, so
+that they are in the KV cache for the next prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_TOOLS: Final = 128
 # Maximum number of calls in an answer. Otherwise a small model may repeat a call until its context is full.
 MOST_CALLS: Final = 16
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# Option of the guidance library: no white space between JSON tokens, which small models may generate endlessly.
+# Option of the guidance library that forbids white space between JSON tokens: small models may write it endlessly.
 COMPACT: Final[Mapping[str, Any]] = {"x-guidance": {"whitespace_flexible": False}}
 NO_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}, "additionalProperties": False}
 
@@ -60,7 +60,7 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
     if not given:
         if given not in (None, []):
             raise wrong("tools must be a list of functions.", "tools")
-        # "auto" is OpenAI's default, and clients send it even with an empty list.
+        # Accept "auto", OpenAI's default: clients send it even with an empty list of functions.
         if choice not in (None, "none", "auto"):
             raise wrong("tool_choice requires tools.", "tool_choice")
         return None
@@ -74,14 +74,14 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
         return None
     chosen = _chosen(choice, names)
     text = json.dumps(given)
-    # Remove pairs of backslashes first, because `u0000` after a pair is not an escape.
+    # Remove pairs of backslashes first: `u0000` after a pair is ordinary text.
     if "\\u0000" in text.replace("\\\\", "") or not _whole(given):
         raise wrong("A string in tools contains a null character or half a surrogate pair.", "tools")
     return ToolUse(
         text,
         functions if chosen is None else tuple(one for one in functions if one.name == chosen),
         required=choice == "required" or chosen is not None,
-        # As with OpenAI, a chosen function is called once.
+        # As with OpenAI, an answer contains only one call if the request chooses the function.
         parallel=document.get("parallel_tool_calls") is not False and chosen is None,
     )
 
@@ -157,7 +157,7 @@ Written = tuple["str | int", ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CallForm:
-    """Format of calls: `before`, the name, `between`, the arguments as JSON, and `after`.
+    """Format in which a model writes a call: `before` NAME `between` ARGUMENTS `after`. The arguments are JSON.
 
     Args:
         before: text and special tokens before the name.
@@ -191,7 +191,7 @@ class CallForm:
 
     @property
     def mark(self) -> str:
-        """Text that begins a call and must not occur in other text; "" if a special token begins calls."""
+        """Text with which a call begins; other text must not contain it. "" if a special token begins calls."""
         return "" if self.special is not None else re.split(r"[{\[(]", self.written)[0].strip()
 
 
@@ -214,9 +214,9 @@ _ARGUMENTS: Final = re.compile(
     rf'\{{\s*"{_PROBE}_key"(\s*:\s*)"{_PROBE}_value"(\s*,\s*)"{_PROBE}_more"\s*:\s*"{_PROBE}_value"\s*\}}'
 )
 _GIVEN: Final = {f"{_PROBE}_key": f"{_PROBE}_value", f"{_PROBE}_more": f"{_PROBE}_value"}
-# JSON field with the id of the call. The server chooses ids, so the model must not write this field.
+# JSON field with the id of a call, which is removed from the format: the server chooses ids, not the model.
 _ID_FIELD: Final = re.compile(rf',\s*"\w+"\s*:\s*"(?:{"|".join(one for some in _IDS for one in some)})"')
-# Texts that may be special tokens.
+# Texts that may be special tokens, such as <tool_call> or [TOOL_CALLS].
 _TOKEN_LIKE: Final = re.compile(r"(<[^<>\s]+>|\[/?[A-Z_]+\])")
 
 
@@ -237,7 +237,7 @@ def learn_form(render: Render, special_of: SpecialOf, tools: str) -> CallForm:
 
 
 def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools: str) -> CallForm | None:
-    """Learn the format from rendered calls with these ids."""
+    """Return the format learned by rendering calls with these ids; ``None`` if no format is found."""
     user = {"role": "user", "content": "x"}
     text = {"role": "assistant", "content": _TEXT}
     named = tuple(zip(ids, _NAMES, strict=True))
@@ -251,7 +251,8 @@ def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools:
         got = results[:count] if with_results else []
         return render(json.dumps([user, called, *got, *behind]), tools, False)
 
-    # Prefer calls that are not in the last message, to which templates may add parts such as an empty thought.
+    # Prefer calls that other messages follow: to the last message, templates may add parts such as an empty
+    # thought.
     for behind, with_results in (([text, user], True), ([], True), ([], False)):
         try:
             written = rendered(1, behind, with_results=with_results)
@@ -284,15 +285,16 @@ def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None
             parts.clear()  # drop white space before a special token, which the model need not write
         parts.append(part)
     key, item = arguments.groups()
-    # Use compact JSON instead of separators with line feeds, whose indentation depends on the depth of the value.
+    # Use compact JSON instead of separators with line feeds: the indentation after a line feed depends on the
+    # value's depth.
     known = item in (",", ", ") and key in (":", ": ")
     form = CallForm(tuple(parts), before, between, separators=(item, key) if known else (",", ":"))
-    # Without a mark before calls, every text could be the beginning of a call, and the format is useless.
+    # Refuse a format without text before the name: any text could then be the beginning of a call.
     return form if form.shown.strip() or form.special is not None else None
 
 
 def _with_end(form: CallForm, written: str, several: str, plain: str, special_of: SpecialOf) -> CallForm:
-    """Return the format extended by the text after the arguments, before the next call, and at the end."""
+    """Return the format with `after`, `more` and `end`, which are found in the rendered texts."""
     arguments = _ARGUMENTS.search(written)
     turn_end = _TOKEN_LIKE.match(plain[plain.rfind(_TEXT) + len(_TEXT) :].lstrip())
     if arguments is None or turn_end is None:
@@ -311,7 +313,7 @@ def _with_end(form: CallForm, written: str, several: str, plain: str, special_of
         return dataclasses.replace(form, end=_parts(end, special_of))
     length = next((at for at, (a, b) in enumerate(zip(end, between, strict=False)) if a != b), len(end))
     length = min(length, len(between))
-    # Do not split within a token.
+    # Shorten the common part, so that no token is split.
     for text in (end, between):
         inside = [found.start() for found in _TOKEN_LIKE.finditer(text) if found.start() < length < found.end()]
         length = min([length, *inside])
@@ -344,7 +346,7 @@ def grammar_of(form: CallForm, use: ToolUse) -> str:
     item, key = form.separators
     style = {"x-guidance": {**COMPACT["x-guidance"], "item_separator": item, "key_separator": key}}
     called = " | ".join(
-        # The schema comes last, so that its own `x-guidance` overrides the default.
+        # Merge the schema last, so that its own `x-guidance` overrides the default.
         f"{_literal(one.name + form.between)} %json {json.dumps({**style, **one.schema})}"
         for one in use.functions
     )
@@ -362,7 +364,7 @@ def grammar_of(form: CallForm, use: ToolUse) -> str:
         return "\n".join([f"start: TEXT | {before} calls | TEXT {before} calls", *lines, r"TEXT: /(.|\n)+/"])
     mark = form.mark
     if mark:
-        # A text ends where the mark begins a call, and a text must not contain the mark.
+        # A text ends at the mark with which a call begins, and must not contain the mark.
         rest = form.written.split(mark, 1)[1]
         behind = f"{_literal(rest)} calls" if rest else "calls"
         no_mark = f"{_ANY} & ~/(.|\\n)*{_escaped(mark)}(.|\\n)*/"
@@ -382,7 +384,7 @@ def _literal(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Escape only these characters, because others get a special meaning, for example \\< and \\>.
+    # Escape only these characters: a backslash gives others a special meaning, for example \\< and \\>.
     return re.sub(r"([\\.+*?()|\[\]{}^$#&~/-])", r"\\\1", text).replace("\n", "\\n")
 
 
@@ -403,7 +405,7 @@ class CallReader:
         names = [one.name for one in use.functions]
         befores = dict.fromkeys([form.shown, form.written, form.written.lstrip()])
         self._heads = [(before + name + form.between, name) for before in befores for name in names]
-        # Beginnings of further calls. The grammar determines the text before them, which is not part of the answer.
+        # Beginnings of further calls. The text of `form.more` belongs to the format, and is not part of the answer.
         more = shown_of(form.more or ())
         self._next = [(more + name + form.between, name) for name in names] if form.more is not None else []
         self._state: Literal["text", "head", "arguments", "next"] = "head" if use.required else "text"
@@ -434,7 +436,7 @@ class CallReader:
                 break
 
     def _head(self, heads: Sequence[tuple[str, str]]) -> Iterator[tuple[PartKind, str]]:
-        # Text that was held back as a possible stop text may precede the beginning of a call.
+        # Text that was held back as a possible stop text may precede the call, so search for the call's beginning.
         places = [(self._held.find(head), -len(head), name) for head, name in heads]
         at, length, name = min((one for one in places if one[0] >= 0), default=(-1, 0, ""))
         if at < 0:
@@ -473,7 +475,7 @@ class CallReader:
             yield "text", text
 
     def _arguments(self) -> Iterator[tuple[PartKind, str]]:
-        # Brackets are counted, since JSON parsers do not accept pieces that end anywhere.
+        # Count brackets to find the end of the arguments: a JSON parser would need the complete text.
         for index, letter in enumerate(self._held):
             if self._in_text:
                 if self._escaped:

@@ -32,7 +32,7 @@ def openapi_document(routes: Iterable[tuple[str, str]]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route, method in routes:
         path = route.replace(":path}", "}")
-        # Paths with and without a version share a description.
+        # A path with a version has the same description as the path without the version.
         row = described[f"{method} {path.replace(_VERSION, '')}"]
         versioned = {"operationId": f"{row['operationId']}OfVersion"} if _VERSION in path else {}
         names = _NAME.findall(path)

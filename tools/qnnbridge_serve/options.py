@@ -1,4 +1,4 @@
-"""Parse the command line of `qnnbridge serve`: address, token and model files. Do not load models."""
+"""Parse the command line of `qnnbridge serve`: address, token, model files and limits. No model is loaded."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def read_address(text: str) -> Address:
 def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
     """Check the values of `--allow-origin`.
 
-    They must be as browsers send them: scheme, name, and port if not the default.
+    Each value must be an origin as browsers send it: scheme, name, and the port unless it is the scheme's default.
     """
     for text in texts:
         if not _ORIGIN.fullmatch(text):
@@ -80,15 +80,14 @@ def read_origins(texts: Sequence[str]) -> tuple[str, ...]:
 
 def listen(address: Address) -> socket.socket:
     """Return a socket bound to the address. Raise `BridgeError` if that fails."""
-    # Set the protocol explicitly, because otherwise asyncio does not switch off Nagle's algorithm, which delays
-    # answers by 40 ms.
+    # Pass the protocol: otherwise, asyncio does not switch off Nagle's algorithm, which delays answers by 40 ms.
     listener = socket.socket(address.family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         if os.name == "posix":
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        else:  # on Windows SO_REUSEADDR would let other programs take over the port
+        else:  # on Windows, SO_REUSEADDR would let another program use the same port
             listener.setsockopt(socket.SOL_SOCKET, getattr(socket, "SO_EXCLUSIVEADDRUSE", -5), 1)
-        # By default [::] also accepts IPv4 on Linux, but not on Windows.
+        # Accept IPv6 only: by default, [::] also accepts IPv4 on Linux, but not on Windows.
         if address.family == socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listener.bind((address.host, address.port))
@@ -115,7 +114,7 @@ def shown(host: str, port: int) -> str:
 
 
 MOST_BYTES: Final = 4096
-# 16 characters of `secrets.token_urlsafe` are 96 random bits.
+# A token has at least 16 characters, which are 96 random bits if `secrets.token_urlsafe` created them.
 _TOKEN: Final = re.compile(rb"[\x21-\x7e]{16,1024}")
 _HOW: Final = (
     'Create a token file: (umask 077; python -c "import secrets; print(secrets.token_urlsafe(32))" > FILE), '
@@ -124,10 +123,10 @@ _HOW: Final = (
 
 
 def read_token(path: Path) -> bytes:
-    """Return the token in a file. Raise `OptionError` if others can read the file, or if it has no safe token."""
+    """Return the token in a file. Raise `OptionError` if other users can read the file or the token is unsafe."""
     try:
         with open(path, "rb") as file:
-            # Status of the open file: the path could refer to another file by now.
+            # Use the status of the open file: the path may refer to another file by now.
             status = os.fstat(file.fileno())
             text = file.read(MOST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -145,7 +144,7 @@ def read_token(path: Path) -> bytes:
 
 
 def _check_owner(path: Path, status: os.stat_result) -> None:
-    if sys.platform == "win32":  # the mode means nothing on Windows, where a user's folders are private
+    if sys.platform == "win32":  # the mode shows no access rights on Windows, where a user's folders are private
         return
     mode = stat.S_IMODE(status.st_mode)
     if mode & 0o077:
@@ -158,7 +157,7 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
 
 def shows_token(authorization: bytes | None, token: bytes) -> bool:
     """Return whether an ``Authorization`` header contains the token. Runs in constant time."""
-    # Compare the token even for another scheme, so that the time reveals nothing.
+    # Compare the token even if the scheme is wrong, so that the time does not depend on the scheme.
     scheme, _, given = (authorization or b"").partition(b" ")
     return hmac.compare_digest(given.strip(), token) and scheme.lower() == b"bearer"
 
@@ -214,14 +213,17 @@ def _named(text: str) -> ModelFile:
             f'--model "{text}" is not of the form NAME=PATH.', fix="For example --model detector=detector.onnx."
         )
     if Path(path).is_dir():
-        absolute_model_path(path, prepared=True)  # refuses a folder without a prepared model
+        absolute_model_path(path, prepared=True)  # raises an error for a folder without a prepared model
     elif not Path(path).is_file():
         raise NoSuchFile(f"There is no model file {path}.", **why_missing(path))
     return ModelFile(name, Path(path))
 
 
 def _in_folder(folder: Path) -> Sequence[ModelFile]:
-    """Return `NAME.onnx`, prepared folders, and the highest version of Triton's `NAME/VERSION/model.onnx`."""
+    """Return the models in a folder.
+
+    These are files `NAME.onnx`, prepared folders, and the highest version of Triton's `NAME/VERSION/model.onnx`.
+    """
     if not folder.is_dir():
         raise NoSuchFile(f"There is no folder {folder}.", **why_missing(folder))
     found: list[ModelFile] = []
@@ -274,11 +276,12 @@ def refuse_same_names(found: Mapping[str, Mapping[str, Path]]) -> None:
 
 def read_buckets(texts: Iterable[str], names: Iterable[str]) -> dict[str, dict[str, list[int]]]:
     """Parse values NAME:DIM=16,32 of `--bucket`. Return the sizes by name of the model. Raise `OptionError`."""
-    # If several names match, because one begins with another, the longest one counts.
+    # Try longer names first, because one name may begin with another.
     longest_first = sorted(names, key=len, reverse=True)
     by_name: dict[str, list[str]] = {}
     for text in texts:
-        # Names may contain colons, and so may dimensions that are specified by input and axis.
+        # Do not split at a colon: names may contain colons, and so may dimensions that are specified by input and
+        # axis.
         name = next((name for name in longest_first if text.startswith(f"{name}:")), None)
         if name is None:
             raise OptionError(
@@ -296,7 +299,7 @@ def _limit(seconds: float) -> float | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MediaSources:
-    """Sources of pictures besides the request. origins: scheme, name and port of servers, in lower case."""
+    """Folders and servers that pictures may come from. origins: scheme, name and port of servers, in lower case."""
 
     folders: tuple[Path, ...] = ()
     origins: tuple[str, ...] = ()
@@ -418,13 +421,13 @@ class ServiceLimits:
 
     @property
     def in_all(self) -> int:
-        """Maximum number of running and waiting requests."""
+        """Maximum number of requests in the server, both running and waiting."""
         return self.threads + self.queue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Options of `serve`. token, files, embedder_buckets: derived from other options by `with_files`."""
+    """Options of `serve`. token, files, embedder_buckets: computed from other options by `with_files`."""
 
     address: Annotated[
         Address,

@@ -1,4 +1,4 @@
-"""Limits of the time and memory that a connection may take: small chunks, and answers that a client does not read.
+"""Limit the time and memory of a connection: bodies in small chunks, and answers that a client does not read.
 
 Only the thread of the event loop may use this module.
 """
@@ -12,15 +12,15 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.flow_control import FlowControl
 
-# Parts of a body that h11 parses in one turn of the event loop. Each part takes about 25 microseconds whatever its
-# size: a read of 256 KB may contain 43,000 chunks of one byte, which blocked all other connections for more than a
+# Number of parts of a body that h11 parses in one turn of the event loop. Each part takes about 25 microseconds
+# whatever its size: 256 KB in chunks of one byte (43,000 parts) blocked all other connections for more than a
 # second.
 PARTS_PER_TURN: Final = 16
-# Number of chunks of any size that a body may have.
+# Number of chunks that a body may have whatever their size.
 FEW_CHUNKS: Final = 512
 # Minimum average size in bytes of the chunks beyond `FEW_CHUNKS`.
 CHUNK_BYTES: Final = 64
-# How long a client may leave sent bytes unread.
+# Seconds after which a connection is aborted if its client reads nothing of a waiting answer.
 STALL_TIMEOUT_S: Final = 30.0
 
 SMALL_CHUNKS: Final = (
@@ -30,11 +30,11 @@ SMALL_CHUNKS: Final = (
 
 
 class PacedConnection(h11.Connection):
-    """h11 connection that parses a body in turns, and refuses a body in too many small chunks.
+    """h11 connection that parses a few parts of a body at a time, and refuses a body in too many small chunks.
 
     Attributes:
-        held_back: whether `next_event` stopped before the end of the received bytes; `begin_turn` continues.
-        refusal: reason for refusing the request, if it is not invalid HTTP; else "".
+        held_back: whether received bytes are left to parse; `next_event` parses them after `begin_turn`.
+        refusal: reason for refusing a request that is valid HTTP; "" if there is none.
     """
 
     def __init__(self, most_head_bytes: int) -> None:
@@ -55,7 +55,7 @@ class PacedConnection(h11.Connection):
         if isinstance(event, h11.Request):
             self._parts = self._bytes = 0
         elif isinstance(event, h11.Data):
-            # The first part of a turn is not counted, because slow clients legitimately send small chunks.
+            # Do not count the first part of a turn: slow clients legitimately send small chunks one by one.
             self._parts += self._left < PARTS_PER_TURN
             self._left -= 1
             self._bytes += len(event.data)
@@ -71,7 +71,7 @@ class PacedFlow(FlowControl):
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
         self._holds = False
-        self._wanted = True  # whether uvicorn has asked to continue reading
+        self._wanted = True  # whether uvicorn wants to read; if so, `release` resumes reading
 
     def hold(self) -> None:
         """Stop reading until `release`."""
@@ -127,9 +127,9 @@ class StallWatch:
 
 
 class JoinedHead:
-    """Transport that writes the head of an answer together with the first part of the body.
+    """Transport that holds back the head of an answer, and writes it together with the first part of the body.
 
-    Each write is a system call that sends a packet.
+    Each write would be a system call that sends a packet.
     """
 
     def __init__(self, transport: asyncio.Transport | SoftEnd) -> None:
@@ -150,7 +150,7 @@ class JoinedHead:
 
 
 class SoftEnd:
-    """Transport whose `close` is replaced, for an answer that is sent before the whole request has arrived."""
+    """Transport with another `close` function, for an answer that is sent before the whole request has arrived."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write = transport.write

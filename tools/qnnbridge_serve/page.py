@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 _ASSETS: Final = importlib.resources.files(__package__).joinpath("assets")
-# Content types by suffix. `mimetypes` is not used, because its results depend on the registry on Windows, and
-# browsers refuse scripts of other types.
+# Content types by suffix. `mimetypes` would read them from the registry on Windows, where they may be wrong, and
+# browsers refuse scripts of a wrong type.
 _TYPES: Final[Mapping[str, str]] = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
@@ -27,8 +27,8 @@ _FILES: Final = ("page.css", "icon.svg", "page.js", "common.js", "tensors.js", "
 PAGE_FILES: Final[Mapping[str, str]] = {"/": "index.html", **{f"/page/{name}": name for name in _FILES}}
 
 _HEADERS: Final[Mapping[str, str]] = {
-    # The policy allows no foreign or inline content, and no frame around the page. With `trusted-types 'none'` the
-    # browser refuses scripts that write HTML, so names and texts of models can only become text.
+    # The policy forbids foreign and inline content, and showing the page in a frame. With `trusted-types 'none'`
+    # scripts cannot write HTML, so names and texts of models cannot become HTML.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob:; media-src blob:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'; trusted-types 'none'",
@@ -36,7 +36,7 @@ _HEADERS: Final[Mapping[str, str]] = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
-    # Browsers must not use old scripts with the paths of an upgraded server.
+    # Browsers must ask for the scripts again: old scripts may not fit the paths of an upgraded server.
     "cache-control": "no-cache",
 }
 

@@ -1,4 +1,4 @@
-"""Served models: their host, opening a session, and the registries of models by name.
+"""Served models: start their host, open sessions, and keep registries of models by name.
 
 `Repository` contains the models of the Open Inference Protocol. `FolderModels` contains models that the command
 line specifies by folder, with their figures for /metrics.
@@ -89,8 +89,8 @@ def open_session(path: Path, buckets: Any, options: ServeSessionOptions, host: H
             buckets=buckets or None,
         )
         if buckets:
-            # Compile all variants before the model is reported as ready, so that no request waits for a
-            # compilation.
+            # Compile all variants now, before the model is reported as ready: otherwise, requests would wait for
+            # compilations.
             try:
                 session.warm()
             except BaseException:
@@ -134,7 +134,7 @@ NOT_YET: Final = "it was not loaded yet"
 
 @dataclasses.dataclass(slots=True)
 class _Leased(Generic[Loaded]):
-    """Loaded model with the number of requests that use it. Guarded by the registry's lock."""
+    """Loaded model and the number of requests that use it. Guarded by the registry's lock."""
 
     loaded: Loaded
     leases: int = 0
@@ -142,7 +142,7 @@ class _Leased(Generic[Loaded]):
 
 
 class Entry(Generic[Loaded]):
-    """Named model. `change` is held while it is loaded or unloaded; the registry's lock guards the other fields."""
+    """Named model. Loading and unloading hold the lock `change`; the registry's lock guards the other fields."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -204,7 +204,7 @@ class Registry(Generic[Loaded]):
         return failed
 
     def close(self) -> None:
-        """Close all models, even those that requests still use. `_load` closes a model that is being loaded."""
+        """Close all models, even those in use. `_load` closes a model whose loading ends later."""
         with self._lock:
             self._closed = True
             current = [entry.current for entry in self._entries.values() if entry.current is not None]
@@ -223,7 +223,7 @@ class Registry(Generic[Loaded]):
                     entry.reason = "it is being loaded again"
             begun = time.monotonic()
             try:
-                # The old model keeps serving requests, so both models are in the host for a while.
+                # Requests use the old model during loading, so both models are in the host for a while.
                 loaded = self._open(entry.name)
             except BaseException as error:
                 with self._lock:
@@ -244,7 +244,7 @@ class Registry(Generic[Loaded]):
 
     @staticmethod
     def _retire(leased: _Leased[Loaded] | None) -> Loaded | None:
-        """Return the model, which the caller closes outside of the lock; ``None`` if its last lease closes it."""
+        """Retire the model. Return it for the caller to close; ``None`` if the end of its last lease closes it."""
         if leased is None:
             return None
         leased.retired = True
@@ -296,7 +296,7 @@ class Repository(Registry[ServedModel]):
             leased = entry.current
             if leased is None:
                 raise self._not_ready(entry)
-            # While there is a lease, `unload` leaves closing the model to the last lease.
+            # `unload` does not close a model with leases; it is closed at the end of the last lease.
             leased.leases += 1
         try:
             yield leased.loaded
@@ -390,11 +390,11 @@ class FolderKind:
 
     Args:
         text: name of the kind, such as "language model".
-        metrics: part of the metric names qnnbridge_METRICS_...
+        metrics: middle of the metric names: qnnbridge_METRICS_...
         running: help text of the gauge of running requests.
         ended: help text of the counter of finished requests.
         sums: help texts of the other counters, by the name after the prefix.
-        paces: unit and help text of the summaries of recent answers, by the name after the prefix.
+        paces: unit and help text of each summary of recent answers, by the name after the prefix.
         outcomes: outcomes of requests that are exported with 0 from the start.
     """
 
@@ -488,7 +488,7 @@ class FolderModels(Registry[Loaded]):
         """Return a loaded model. Raise `Refused` if it does not exist or is not loaded."""
         entry = self._entries.get(name)
         if entry is None:
-            # Use OpenAI's status and code, for which its libraries raise NotFoundError.
+            # For this status and code, OpenAI's libraries raise NotFoundError.
             raise Refused(
                 404,
                 f"The model {name[:80]!r} does not exist here, or is not {with_article(self.kind)}.",
@@ -526,7 +526,7 @@ class FolderModels(Registry[Loaded]):
         yield counter(
             f"{prefix}_requests",
             kind.ended,
-            # Sort the outcomes, so that an unchanged exposition is the same text.
+            # Sort the outcomes, so that equal metrics have equal texts.
             [({**labels, "outcome": how}, n) for labels, one in rows for how, n in sorted(one.outcomes.items())],
         )
         for name, text in kind.sums.items():
@@ -581,7 +581,8 @@ class LanguageModel:
 
     @property
     def parts(self) -> Mapping[str, SessionStatus]:
-        # onnxruntime-genai runs the stages, so there are no sessions whose results could be compared with the CPU.
+        # Report only the placement: onnxruntime-genai runs the stages, so their results are not compared with the
+        # CPU.
         return {stage.stage: SessionStatus(stage.placement) for stage in self.model.info.stages}
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """The command `qnnbridge serve`: listen, load the models, serve requests, and clean up at the end.
 
-The main thread runs the event loop. Another thread loads the models of the command line, so that health requests
-are answered meanwhile. A signal stops listening; running requests have `drain_s` seconds to finish, then sessions
-and host are closed.
+The main thread runs the event loop. Another thread loads the models of the command line, so that the server answers
+health requests during loading. A signal stops listening; running requests have `drain_s` seconds to finish, then
+sessions and host are closed.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from qnnbridge_serve.repository import Registry
 
 LOADER_END_TIMEOUT_S: Final = 5.0
-# Idle time after which a connection is closed. Load balancers must close idle connections earlier: otherwise they
-# may send a request on a connection that the server is closing.
+# Seconds after which an idle connection is closed. A load balancer must have a shorter limit: otherwise it may send
+# a request on a connection that the server is just closing.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 
@@ -46,7 +46,7 @@ def serve(given: ServeOptions) -> None:
     check_dimensions(options)
     from qnnbridge import CacheWarning, CpuFallbackWarning
 
-    # Suppress these warnings, because the line about the model and the log contain the same facts.
+    # Suppress these warnings: the line that is printed for each model, and the log, contain the same facts.
     warnings.simplefilter("ignore", CpuFallbackWarning)
     warnings.simplefilter("ignore", CacheWarning)
     serve_models(options)
@@ -83,7 +83,7 @@ def check_exposure(address: Address, token_file: Path | None) -> None:
 
 
 def check_dimensions(options: ServeOptions) -> None:
-    """Raise `OptionError` for a `--dim` that no model has, or that specifies an axis."""
+    """Raise `OptionError` for a `--dim` that no model has, or that has the form INPUT:AXIS."""
     if by_axis := [f"{name}:{axis}" for name, axis in options.sessions.dimensions.by_axis]:
         raise OptionError(
             f"--dim {by_axis[0]} sets a size by input and axis, but served models accept sizes by name only.",
@@ -151,7 +151,8 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await asyncio.sleep(0)  # let the event loop accept waiting connections, which would be reset otherwise
+            # Let the event loop accept waiting connections first: closing the listener would reset them.
+            await asyncio.sleep(0)
             await super().shutdown(sockets)
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -159,7 +160,7 @@ def _server(app: object, options: ServeOptions) -> uvicorn.Server:
         logging.getLogger("uvicorn.access").setLevel(logging.INFO)
 
     async def ended_quietly(scope: Any, receive: Any, send: Any) -> None:
-        """Hide the cancellation of unfinished answers at the end, for which uvicorn would log a traceback."""
+        """Hide the cancellation of unfinished answers at shutdown, for which uvicorn would log a traceback."""
         with contextlib.suppress(asyncio.CancelledError):
             await app(scope, receive, send)  # type: ignore[operator]
 
@@ -210,7 +211,8 @@ def _run(
     finally:
         for registry in registries:
             registry.close()
-        host.close()  # a model that is still being loaded then fails to load, so that `join` does not wait for it
+        # Close the host first: a model that is still being loaded then fails, so `join` does not wait for it.
+        host.close()
         loader.join(LOADER_END_TIMEOUT_S)
     if not options.keep_going and not signalled_end.is_set():
         for name, error in failed.items():
@@ -230,8 +232,8 @@ def _interfaces(options: ServeOptions) -> str:
 def _end_on_signals(server: uvicorn.Server) -> threading.Event:
     """Install handlers that end the server and set the returned event.
 
-    uvicorn catches signals while it runs, and raises them again at its end. These handlers keep such a signal from
-    interrupting the cleanup.
+    uvicorn has its own handlers while it runs; at its end it restores these handlers and raises the signals again.
+    These handlers then keep a signal from interrupting the cleanup.
     """
     signalled = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Parts of `GET /status`: placement and accuracy of sessions, quantiles of times, and the daemon as in `top`.
+"""Parts of `GET /status`: placement and accuracy of sessions, quantiles of times, and figures of the daemon.
 
 Pure functions.
 """

@@ -63,7 +63,8 @@ def not_started() -> DeadlineExceeded:
 
 # --- threads ---
 
-# Time after which an idle thread ends. Starting a thread for each request would take as long as the request.
+# Seconds after which an idle thread ends. Without idle threads, each request would start a thread, which takes as
+# long as the request.
 LINGER_S: Final = 10.0
 
 
@@ -95,9 +96,9 @@ class Workers:
     async def do_for(
         self, job: Callable[[], Result], deadline: float | None, gone: Callable[[], Awaitable[Any]]
     ) -> Result:
-        """Run a job, unless it has not started by the deadline or before the client closes its connection.
+        """Run a job, but drop it if it has not started at the deadline, or when the client disconnects.
 
-        A job that has started is always waited for: the job itself observes its deadline.
+        A job that has started is always awaited: it checks the deadline itself.
 
         Args:
             job: the job.
@@ -145,12 +146,12 @@ class Workers:
     def _start(self) -> None:
         try:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
-        except RuntimeError:  # no more threads can be started: the job waits for an existing one
+        except RuntimeError:  # no thread can be started, so the job waits for an existing thread
             with self._coming:
                 self._threads -= 1
                 if self._threads:
                     return
-                # Without any thread, the job runs here, in the event loop.
+                # No thread exists, so run the job here, in the event loop.
                 job = self._jobs.popleft()
             job()
 
@@ -171,12 +172,12 @@ class Workers:
 # --- admission ---
 
 
-# If a client has not received any part of its answer for this time, the answer may be dropped to free memory.
+# To free memory, an answer may be dropped if the client has received nothing of it for this many seconds.
 IDLE_S: Final = 2.0
 
 
 class Admission:
-    """Limits of the number and memory of requests, and of the memory of answers. Safe to use from any thread.
+    """Limit the number of requests, and the memory of requests and answers. Safe to use from any thread.
 
     Args:
         most: maximum number of running and waiting requests.
@@ -196,8 +197,8 @@ class Admission:
     def enter(self) -> Ticket:
         """Return a ticket for a request whose body follows. Raise `Busy` if the queue is full."""
         with self._lock:
-            # Only check the limits here: if requests were counted before their body, a few hundred slow clients
-            # could block all others.
+            # Do not count the request before its body has arrived: otherwise a few hundred slow clients could block
+            # all others.
             self._refuse_if_full()
         return Ticket(self)
 
@@ -224,7 +225,7 @@ class Admission:
             self._bytes += size
 
     def send(self, ticket: Ticket, size: int, abort: Callable[[], None]) -> None:
-        """Count an answer, which is never refused because it exists already. abort: ends its connection."""
+        """Count the memory of an answer, which exists already. abort: function that ends its connection."""
         with self._lock:
             self._cut_off_idle(size)
             self._bytes += size
@@ -290,7 +291,7 @@ class Ticket:
         self._places += 1
 
     def take(self, size: int) -> None:
-        """Reserve more bytes. Raise `Busy` if too many are in use."""
+        """Reserve memory for more bytes of the request. Raise `Busy` if that exceeds the limit."""
         self._admission.take(size)
         self._bytes += size
 
@@ -305,9 +306,9 @@ class Ticket:
         self.take(size)
 
     def begin_answer(self, size: int, abort: Callable[[], None]) -> None:
-        """Count the memory of the answer instead of the request's memory, until the end of the ``with`` block.
+        """Release the request's memory, and count the answer's memory until the end of the ``with`` block.
 
-        abort: ends the connection; called by any thread.
+        abort: function that ends the connection; called by any thread.
         """
         self._leave()
         self._admission.send(self, size, abort)
@@ -345,7 +346,7 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
     """Yield the parts of the body as they arrive. Raise `Refused`, `Busy` or `ClientGone`."""
     announced = request.headers.get("content-length")
     if announced is not None:
-        # 18 digits fit into 64 bits; `int` of a very long text would take time.
+        # Accept at most 18 digits, which fit into 64 bits: `int` of a very long text would take time.
         if not (announced.isascii() and announced.isdecimal()) or len(announced) > 18:
             raise wrong("Content-Length is not a number.")
         # Refuse a large body before a byte of it is read.
@@ -365,7 +366,9 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
             size += len(part)
             if size > most:
                 raise _too_large(most)
-            ticket.take(len(part))  # do not reserve the announced size, with which slow clients could block others
+            # Reserve memory for received bytes only: if the announced size were reserved, slow clients could block
+            # others.
+            ticket.take(len(part))
             yield part
             if not message.get("more_body", False):
                 return
@@ -380,9 +383,9 @@ async def body_parts(request: Request, ticket: Ticket, most: int) -> AsyncGenera
 
 
 class _Silence:
-    """Timer that cancels the current task during a long pause.
+    """Timer that cancels the current task if the client sends nothing for too long.
 
-    `asyncio.wait_for` would start a task for each part.
+    It is cheaper than `asyncio.wait_for`, which starts a task for each part.
     """
 
     def __init__(self) -> None:
@@ -402,8 +405,8 @@ class _Silence:
         self._task.cancel()
 
     def was_too_long(self) -> bool:
-        """Return whether this timer cancelled the task, and the server did not cancel it as well."""
-        # A cancellation that remains comes from the server, and must take effect.
+        """Return whether this timer cancelled the task, and the server did not."""
+        # A cancellation that is left after `uncancel` comes from the server, and must not be hidden.
         uncancel = getattr(self._task, "uncancel", None)  # from Python 3.11 on
         return self._too_long and (uncancel is None or uncancel() == 0)
 
@@ -413,10 +416,10 @@ def _too_large(most: int) -> Refused:
 
 
 _STEP_BYTES: Final = 1024**2
-# Compressed bytes that are processed in one step, because bytes after the end of a gzip member are copied.
+# Number of compressed bytes to process in one step. At the end of a gzip member, zlib copies the rest of the step.
 _FEED_BYTES: Final = 64 * 1024
 _FEW_MEMBERS: Final = 16
-# Minimum average size of a gzip member, because beginning a member takes longer than decompressing this many bytes.
+# Minimum average size of gzip members in bytes: starting a member takes longer than decompressing this many bytes.
 _MEMBER_BYTES: Final = 1024
 _EITHER: Final = 32 + zlib.MAX_WBITS  # a gzip or a zlib header; HTTP's "deflate" is zlib's format
 _LEVEL: Final = 1  # higher levels hardly compress tensors further
@@ -447,7 +450,7 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
         if not rest:
             rest = data[at : at + _FEED_BYTES]
             at += len(rest)
-        if unpacker is None:  # gzip data may have several members
+        if unpacker is None:  # the next member of gzip data begins
             unpacker = zlib.decompressobj(_EITHER)
             members += 1
             if members > _FEW_MEMBERS + len(data) // _MEMBER_BYTES:
@@ -468,7 +471,7 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
 
 
 def wanted_encoding(accept: str | None) -> str | None:
-    """Return the encoding of the answer: compressed only for a client that accepts exactly one encoding.
+    """Return the encoding of the answer; ``None`` unless the client accepts exactly one encoding.
 
     Many libraries accept gzip in every request, but compressing floats takes more time than sending them.
     """

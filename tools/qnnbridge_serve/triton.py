@@ -37,7 +37,7 @@ def _described(tensor: TensorSpec) -> dict[str, Any]:
     return {"name": tensor.name, "data_type": kind, "dims": list(tensor.shape)}
 
 
-# Statistics of each model, as Triton reports them.
+# Names in Triton's statistics of a model: the steps of a request, and all counters.
 _STEPS: Final = ("queue", "compute_input", "compute_infer", "compute_output")
 _SUMS: Final = ("success", "fail", *_STEPS, "cache_hit", "cache_miss")
 
@@ -55,14 +55,14 @@ class ModelStatistics:
         """Count a successful request.
 
         Args:
-            begun: time (`time.monotonic`) at which the request had been received.
-            queued_s: seconds in the queue.
+            begun: time (`time.monotonic`) at which the last byte of the request arrived.
+            queued_s: seconds that the request waited for a worker.
             reply: the answer.
         """
         steps = (time.monotonic() - begun, queued_s, *reply.spent_s)
         for name, spent_s in zip(("success", *_STEPS), steps, strict=True):
             self._add(name, spent_s)
-        # Total time from the last byte of the request to the result.
+        # `steps[0]` is the total time, from the last byte of the request to the result.
         self._recent.append(steps[0])
         self._last_ms = int(time.time() * 1000)
 

@@ -169,10 +169,10 @@ def _on_cpu(trial: PrecisionTrial, start: Precision, target: float, deadline: fl
         if time.monotonic() > deadline:
             break
         partial = trial.partial(model)
-        # Halve the allowed noise in each round, because the value of the previous round did not meet the target.
+        # Halve the allowed noise in each round, because the model of the previous round did not reach the target.
         allowed = noise_of_db(target) * _SHARE / 2**round_number
         errors = _noisiest(trial, partial, allowed, deadline)
-        # Report the layers of the first round: in later rounds some layers already have more bits.
+        # Keep the layers of the first round for the report: in later rounds some layers already have more bits.
         layers = layers or tuple(errors)
         stepped = _stepped_up(trial, precision, errors, partial)
         # No layer can be raised further, so another round would give the same result.
@@ -202,7 +202,7 @@ def _noisiest(
 def _stepped_up(
     trial: PrecisionTrial, precision: Precision, errors: Sequence[LayerError], partial: PartialModels
 ) -> Precision:
-    """Raise the precision of these layers by one step; skip weights or outputs that cause little of the noise."""
+    """Raise the precision of these layers by one step, except for weights and outputs that cause little noise."""
     for error in errors:
         # Measure weights and outputs separately, and skip those that cause little of the noise.
         layer = error.layer
@@ -228,7 +228,7 @@ def _more_for_outputs(trial: PrecisionTrial, precision: Precision, outputs: froz
 
 
 def _float_around(trial: PrecisionTrial, outputs: frozenset[str]) -> Precision:
-    # A tensor stays float if neither its producer nor its consumers are quantised.
+    # For a tensor to stay float, its producer and all its consumers must stay float.
     touching = {maker.name for name in outputs if (maker := trial.index.maker(name)) is not None}
     touching |= {node.name for name in outputs for node in trial.index.uses(name)}
     return Precision(float_nodes=frozenset(touching))
@@ -251,7 +251,7 @@ def _written(
 def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadline: float) -> FoundPrecision:
     trial.on_progress("trying it on QNN", 0, 0)
     there = trial.on_qnn(trial.write(found.precision))
-    # If the model does not run, keep 16 bits only for those weights for which QNN supports them.
+    # If QNN does not run the model, keep 16-bit weights only for the operators for which QNN supports them.
     if there is None:
         found = without_refused(trial, found, deadline)
         there = trial.on_qnn(trial.write(found.precision))
@@ -329,7 +329,7 @@ def smallest(
     size = -(-len(kept) // 2)
     runs = 1
     while size and kept:
-        # Start from the end, so that removing a group does not move the groups before it.
+        # Start from the end, so that removing a group does not shift the groups that are tried next.
         for start in range(len(kept), 0, -size):
             if runs >= budget or time.monotonic() > deadline:
                 return kept

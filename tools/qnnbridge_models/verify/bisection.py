@@ -1,8 +1,8 @@
-"""Find the first node whose results differ between QNN and the CPU, or that crashes QNN, in few sessions.
+"""Find the first node whose results differ between QNN and the CPU, or that crashes QNN.
 
 The search cuts the model after a node: the tensors that later nodes read become outputs. One pair of sessions
 examines several cuts, so a thousand nodes take four rounds. If QNN crashes, each round examines one cut. At the
-end, the node runs alone on the CPU's values, which shows whether the node itself is wrong.
+end, this node runs alone with inputs that the CPU computed, which shows whether the node itself is wrong.
 
 A quantised operator with its QuantizeLinear and DequantizeLinear forms a group that is never cut, because QNN
 computes the group at once, and would compute a part of it differently. Cutting needs the onnx package. A `Cutter`
@@ -35,7 +35,7 @@ from qnnbridge_tools.sessions import CPU, DEATHS, QNN, SessionSettings, memory_f
 if TYPE_CHECKING:
     from qnnbridge import Host
 
-# Maximum number of outputs of a cut model. If later nodes read more tensors, those computed last are used.
+# Maximum number of outputs of a cut model. If more tensors cross the cut, those computed last are used.
 _MOST_OUTPUTS = 40
 # TensorProto.STRING.
 _TEXT_TYPE = 8
@@ -65,15 +65,17 @@ class Cutter:
         self._last_use = {name: index for index, node in enumerate(self.nodes) for name in graphs.reads(node)}
         self._live = self._depends_on_inputs()
         self._makers = self._index.makers
-        # Pairs (producer of a tensor, its QuantizeLinear) that must not be separated by a cut.
+        # Pairs (index of a tensor's producer, index of the QuantizeLinear that reads the tensor). A cut between the
+        # two would split a quantised group.
         groups = [
             (self._makers[node.input[0]], index)
             for index, node in enumerate(self.nodes)
             if node.op_type == "QuantizeLinear" and node.input[0] in self._live
         ]
-        # Nodes that depend on the inputs. The model is cut only after such nodes.
+        # Nodes that depend on the inputs. The model is cut only after these nodes, because the other nodes are
+        # constant.
         live = [index for index in range(len(self.nodes)) if self._is_live(index)]
-        # Always include the last node: the search assumes that its results differ.
+        # Always include the last node: the search starts from the fact that the end of the model differs.
         self.places: list[int] = [
             index
             for index in live
@@ -84,9 +86,7 @@ class Cutter:
         return any(name in self._live for name in self.nodes[index].output)
 
     def group(self, low: int, high: int) -> list[int]:
-        """Return the nodes that depend on the inputs, after cut position `low` (-1: from the start) up to
-        `high`.
-        """
+        """Return the input-dependent nodes after cut position `low` (-1: the start), up to and including `high`."""
         begin = self.places[low] + 1 if low >= 0 else 0
         return [index for index in range(begin, self.places[high] + 1) if self._is_live(index)]
 
@@ -109,7 +109,7 @@ class Cutter:
         return sorted(found)
 
     def alive(self, place: int) -> list[str]:
-        """Return tensors computed up to node `place` that later nodes read or that are outputs of the model."""
+        """Return the tensors computed up to node `place` that later nodes read or that the model returns."""
         found = [
             name
             for index in range(place + 1)
@@ -143,13 +143,14 @@ class Cutter:
     def alone(
         self, group: Sequence[int], feeds: Mapping[str, Any], at: int, change: NodeChange | None = None
     ) -> Path:
-        """Write a model of these nodes alone, with inputs in the shapes of `feeds`, and their constants.
+        """Write a model of these nodes and their constants only. Its inputs have the shapes of `feeds`.
 
         Args:
             group: indexes of the nodes.
             feeds: values of the inputs.
-            at: index of the node to change.
-            change: change to apply to this node; the caller applies changes of input values to `feeds`.
+            at: index of the node to which `change` applies.
+            change: change of this node's attributes, to test whether it removes the error; the caller applies
+                changes of input values to `feeds`.
         """
         from onnx import helper, numpy_helper
 
@@ -172,7 +173,7 @@ class Cutter:
                     nodes[at].input[number] = replaced[-1].name
         # Nodes that do not depend on an input compute constants here; include all of them.
         constants = [self.nodes[index] for index in range(max(group)) if not self._is_live(index)]
-        # Do not declare shapes if there is a change, because it may alter them.
+        # With a change, do not declare the outputs' shapes: a changed attribute may alter them.
         return self._written(
             [*constants, *nodes.values()], inputs, self.outputs_of(group), replaced, shapes=change is None
         )
@@ -213,8 +214,8 @@ class Cutter:
         # Keep the model's functions, which the nodes may call.
         cut.functions.extend(self._model.functions)
         cut.graph.name = self._model.graph.name or "cut"
-        # Dequantize outputs of QuantizeLinear: QNN computes a group without its DequantizeLinear differently, and
-        # integer differences are hard to judge.
+        # Output the dequantized values: integer differences are hard to judge, and QNN computes a quantised group
+        # without its DequantizeLinear differently.
         floats = [self._dequantized(name) for name in outputs]
         added = [node for node in floats if node is not None]
         outputs = [name if node is None else node.output[0] for name, node in zip(outputs, floats, strict=True)]
@@ -247,7 +248,7 @@ class Cutter:
         node.op_type, node.name = "DequantizeLinear", f"{name}/float"
         node.input[0] = name
         node.output[0] = f"{name}/float"
-        # Copy only axis and block size, which mean the same in both operators.
+        # Copy only axis and block_size from the QuantizeLinear: they mean the same in a DequantizeLinear.
         kept = [attribute for attribute in self.nodes[maker].attribute if attribute.name in ("axis", "block_size")]
         del node.attribute[:]
         node.attribute.extend(kept)
@@ -257,17 +258,18 @@ class Cutter:
         # One pass is enough, because ONNX requires topological order.
         live = set(self._index.inputs)
         for node in self.nodes:
-            # Random numbers differ in each run, so nodes that produce them are not constant.
+            # Count nodes that produce random numbers as dependent on the inputs, because their results are not
+            # constant.
             if any(name in live for name in graphs.reads(node)) or node.op_type.startswith("Random"):
                 live.update(name for name in node.output if name)
         return live - self._index.inputs
 
 
-# Six cuts divide the nodes into seven ranges: four rounds are enough for 2,401 nodes.
+# Number of cuts in a round. Six cuts divide the nodes into seven ranges, so four rounds suffice for 2,401 nodes.
 CUTS_AT_ONCE = 6
 # If QNN crashes, a round examines one cut: twelve rounds reduce 4,096 nodes to one.
 MOST_ROUNDS = 12
-# The search ends after this many cuts that QNN cannot finalize, because they prove nothing.
+# The search ends after this many cut models that QNN cannot finalize: they do not show whether the values differ.
 MOST_NOT_FINALIZED = 6
 # Minimum time left, in seconds, to start another session.
 _LEAST_S = 1.0
@@ -287,11 +289,12 @@ class DivergenceSearch:
         feeds: the inputs.
         settings: settings of sessions, without sizes of free dimensions, because the cut models have fixed sizes.
         number_format: format in which QNN computes.
-        steps: quantisation step of each quantised tensor.
+        steps: quantisation step of each quantised tensor, by name.
         host_python: interpreter of the hosts; a new host is started after each crash.
         deadline: value of `time.monotonic` at which the search ends.
         failure: QNN's error for the whole model, if it fails with these inputs.
-        left_out: ONNX Runtime optimizers to disable, because they break the whole model.
+        left_out: ONNX Runtime optimizers to disable, because QNN cannot create a session for the whole model with
+            them.
     """
 
     cutter: Cutter
@@ -305,11 +308,10 @@ class DivergenceSearch:
     failure: BridgeError | None = None
     left_out: tuple[str, ...] = ()
     _host: Host | None = None
-    # Function that fills QNN's memory in the host; set once a session exists in it.
+    # Function that overwrites old results in QNN's memory in the host; set once a session exists in the host.
     _fill: Callable[[], None] | None = None
     _sessions: int = 0
-    # Judged difference of each tensor, and the traps found in its values, from all rounds. Any round may have
-    # examined the cut that turns out to be the first differing one.
+    # Differences and traps by tensor, from all rounds: the first differing cut may have been examined in any round.
     _seen: dict[str, tuple[JudgedNumbers, tuple[TrapFound, ...]]] = dataclasses.field(default_factory=dict)
     _error: BridgeError | None = None
     _not_finalized: set[int] = dataclasses.field(default_factory=set)
@@ -323,7 +325,7 @@ class DivergenceSearch:
             self._drop_host()
 
     def prove_at(self, op: str) -> tuple[TrapFound, ...]:
-        """Return the traps proven at the first node with this operator, which runs on the CPU's values."""
+        """Run the first node with this operator alone, on inputs from the CPU. Return the traps proven there."""
         try:
             for place in range(len(self.cutter.places)):
                 group = self.cutter.group(place - 1, place)
@@ -345,26 +347,27 @@ class DivergenceSearch:
         # A crashed session returns no values at all, so examining several cuts at once has no advantage.
         at_once = CUTS_AT_ONCE if self.failure is None else 1
         for _ in range(MOST_ROUNDS):
-            # Skip cuts that QNN did not finalize: they prove nothing about earlier nodes.
+            # Skip cuts whose models QNN could not finalize: they do not show whether the values differ.
             open_marks = [mark for mark in range(low + 1, high) if mark not in self._not_finalized]
             if not open_marks or self._left() < _LEAST_S or len(self._not_finalized) >= MOST_NOT_FINALIZED:
                 break
             marks = _spread(open_marks, at_once)
             bad = self._probe([places[mark] for mark in marks])
             if bad is not None:
-                # Take the first differing cut, and ignore later cuts: a Relu or ArgMax may hide the error
-                # again.
+                # Use the first differing cut. Later cuts may agree again, because operators such as Relu or ArgMax
+                # can hide the error.
                 for mark, differs in zip(marks, bad, strict=True):
                     if differs:
                         high = mark
                         break
                     low = mark
             elif self._left() < _LEAST_S:
-                # Ignore the error: the deadline stopped the session, which proves nothing about the nodes.
+                # Ignore the error: the session ended because of the deadline, not because of a node.
                 self._error = None
                 break
             elif len(marks) > 1:
-                # QNN cannot create a session for several cuts at once, so test one cut at a time from now on.
+                # QNN cannot create a session with the outputs of several cuts, so test one cut at a time from now
+                # on.
                 at_once = 1
             elif self._is_the_failure():
                 high = marks[0]
@@ -375,7 +378,7 @@ class DivergenceSearch:
     def _is_the_failure(self) -> bool:
         """Return whether QNN failed on the cut model in the same way as on the whole model.
 
-        A different failure is caused by the cutting.
+        If QNN failed differently, the reason is the cutting.
         """
         if self.failure is None or self._error is None:
             return False
@@ -407,7 +410,7 @@ class DivergenceSearch:
         return [any(name in differing for name in alive[place]) for place in places]
 
     def _faults(self, names: Sequence[str], expected: Sequence[Any], found: Sequence[Any]) -> list[str]:
-        """Return reasons why tensors differ. NaN or infinity may be judged as equal and still indicate a trap."""
+        """Return why tensors differ. Include traps that the comparison ignores, such as a number instead of NaN."""
         judged = judge_all(names, expected, found, self.number_format, steps=self.steps)
         reasons = [one.reason for _, one in judged if one.state == "differs"]
         trapped = any(traps.of_values(*one, self.number_format) for one in zip(names, expected, found, strict=True))
@@ -419,7 +422,7 @@ class DivergenceSearch:
         place = self.cutter.operator_of(group) if exact else self.cutter.places[high]
         node = self.cutter.nodes[place]
         made = [name for index in group for name in self.cutter.nodes[index].output]
-        # Prefer the last output of the group, because later nodes read it.
+        # Report the last examined tensor of the group, because later nodes read this tensor.
         tensor = next((name for name in reversed(made) if name in self._seen), next(iter(node.output), ""))
         difference, found = self._seen.get(tensor, (None, ()))
         error = one_line(self._error) if self._error is not None and self._is_the_failure() else ""
@@ -480,10 +483,10 @@ class DivergenceSearch:
         return NodeAlone(False, f"the node alone is also wrong on the CPU's values: {reasons[0]}"), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
-        """Return whether the error disappears after the change."""
+        """Run the node with the change on the CPU and on QNN, and return whether the results agree."""
         if self._left() < _LEAST_S:
             return False
-        # CPU and QNN both run the changed node, so they agree only if the changed property caused the error.
+        # Run the changed node on the CPU as well: if the results now agree, the changed property caused the error.
         names = self.cutter.nodes[place].input
         replaced = {names[number]: value for number, value in change.inputs.items() if names[number] in values}
         feeds = {**values, **replaced}
@@ -533,7 +536,7 @@ class DivergenceSearch:
                 self._error = answer.error
         except BridgeError as error:
             self._error = error
-        # Do not reuse a host after an error, which could affect later results.
+        # Use a new host after an error, because the error may affect later results of the old host.
         if self._error is not None:
             self._drop_host()
             return None

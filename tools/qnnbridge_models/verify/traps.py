@@ -1,7 +1,7 @@
-"""Silent traps of QNN (wrong results without an error) that can be recognised in values or at a node, as rules.
+"""Rules for silent traps of QNN: wrong results without an error that can be recognised in values or at a node.
 
-A trap is reported only with proof: a value trap if the output agrees except for the affected values, a node trap if
-the node agrees after a change. All functions are pure.
+A trap is reported only with proof: a value trap if all values agree except those that the trap affects, a node trap
+if the node's results agree after a change of the node. All functions are pure.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from qnnbridge_models.verify.verification import TrapFound
 
 Array = npt.NDArray[Any]
 
-# Values from this limit on count as saturated float16 values. QNN returns 65536, 98304 or 131008; rounding may
-# reduce them slightly.
+# Smallest magnitude that counts as a saturated float16 value. QNN returns 65536, 98304 or 131008 for such values,
+# possibly reduced slightly by rounding.
 BEYOND_HALF = 60000.0
 _OF_NUMBERS = 0.01
 LOW_32_BITS = 2**32
@@ -34,8 +34,8 @@ class ValueTrap:
         name: name of the trap.
         words: description.
         advice: what to do.
-        saw: compares the CPU's and QNN's values; returns a mask of the affected values, or None for unsupported
-            types.
+        saw: function (CPU values, QNN values) that returns a mask of the values that the trap affects, or None for
+            unsupported types.
     """
 
     name: str
@@ -47,7 +47,7 @@ class ValueTrap:
 def of_values(
     tensor: str, expected: Any, found: Any, number_format: NumberFormat = "fp16"
 ) -> tuple[TrapFound, ...]:
-    """Return the traps that together explain the whole error of an output or inner tensor."""
+    """Return the traps in an output or inner tensor if they explain all its differing values, else ()."""
     if not all(isinstance(value, np.ndarray) and value.dtype.kind in "fiub" for value in (expected, found)):
         return ()
     # value traps do not explain a different shape or type
@@ -89,7 +89,7 @@ def _text(array: Array, index: int) -> str:
 def _saw_32_bits(expected: Array, found: Array) -> Array | None:
     if expected.dtype.kind not in "iu" or expected.dtype.itemsize <= 4:
         return None
-    # The difference of two 64-bit integers may overflow.
+    # The difference of two 64-bit integers may overflow; its lower 32 bits are still right.
     with np.errstate(over="ignore"):
         # If the lower 32 bits are equal, the upper 32 bits were cut off.
         low = (expected - found) % expected.dtype.type(LOW_32_BITS) == 0
@@ -106,7 +106,7 @@ def _saw_infinity_gone(expected: Array, found: Array) -> Array | None:
 
 def _saw_half_range(expected: Array, found: Array) -> Array | None:
     def saturated(a: Array, b: Array) -> Array:
-        # float16 results always have rounding errors; only larger errors indicate the trap.
+        # Ignore the usual rounding errors of float16.
         off = np.abs(a - b) > _OF_NUMBERS * np.maximum(np.abs(a), 1.0)
         return np.asarray(np.isfinite(a) & off & ((np.abs(b) >= BEYOND_HALF) | ~np.isfinite(b)))
 
@@ -154,12 +154,12 @@ VALUE_TRAPS = (
 
 
 # --- rules about the first node whose results differ ----------------------------------------------------
-# A rule suspects one property of the node, and returns changes of this property. The trap is reported only if the
-# error on the CPU's values disappears with one of the changes.
+# A rule suspects one property of the node, and returns changes that remove this property. The trap is reported only
+# if one of the changes removes the error of the node, which runs on inputs that the CPU computed.
 
-# Smallest positive float16 number (subnormal, so with reduced precision).
+# Smallest positive float16 number.
 _SMALLEST_HALF = 6e-8
-# Minimum to which small values are raised to exclude underflow: the simulator's float16 is imprecise below 6.1e-5.
+# To exclude underflow, smaller values are raised to this number: the simulator's float16 is imprecise below 6.1e-5.
 _NO_UNDERFLOW = 1e-4
 _LARGE_SCORES = 1000.0
 
@@ -182,7 +182,7 @@ class NodeAt:
     shapes: tuple[tuple[int, ...] | None, ...] = ()
 
     def has(self, name: str) -> bool:
-        """Return whether an attribute is present and neither zero nor NOTSET."""
+        """Return whether an attribute is present and neither zero nor "NOTSET", the default of auto_pad."""
         value = self.attributes.get(name)
         if isinstance(value, (list, tuple)):
             return any(value)
@@ -227,8 +227,9 @@ class NodeTrap:
         name: name of the trap.
         words: description.
         advice: what to do.
-        saw: returns the evidence at the node as text; empty if the trap does not apply.
-        changes: returns changes that each remove the cause; the error must disappear with one of them.
+        saw: function that returns the evidence at the node as text; empty if the trap does not apply.
+        changes: function that returns changes of the node, each of which removes the suspected cause. The trap is
+            proven if one of them removes the error.
         operators: operators that the rule applies to; None for all.
     """
 
@@ -241,9 +242,7 @@ class NodeTrap:
 
 
 def suspected(node: NodeAt) -> list[tuple[NodeTrap, str]]:
-    """Return the rules that may explain the node's error, with the evidence. Only a rule's changes can prove the
-    cause.
-    """
+    """Return the rules that match the node, with the evidence. A match alone proves nothing."""
     return [(trap, seen) for trap in rules_about(NODE_TRAPS, node.op) if (seen := trap.saw(node))]
 
 
@@ -307,7 +306,7 @@ def _smaller(node: NodeAt) -> Sequence[NodeChange]:
 def _larger(node: NodeAt) -> Sequence[NodeChange]:
     powers = _powers(1e-3 / max(node.smallest(), 1e-30))
     changes = [NodeChange(f"inputs {times:g} times as large", scale=times) for times in powers]
-    # As another change, raise the small values only: scaling overflows if the inputs also contain large values.
+    # Also try to raise only the small values: scaling all inputs would overflow if they also contain large values.
     raised = {
         number: np.where((value != 0) & (np.abs(value) < _NO_UNDERFLOW), np.copysign(_NO_UNDERFLOW, value), value)
         for number, value in enumerate(node.inputs)
@@ -320,7 +319,7 @@ def _larger(node: NodeAt) -> Sequence[NodeChange]:
 
 
 def _powers(times: float) -> list[float]:
-    """Return powers of 10, starting with the smallest that is sufficient for a linear operator."""
+    """Return factors to try: powers of 10, first the smallest that suffices for a linear operator."""
     first = 10.0 ** max(1, int(np.ceil(np.log10(max(times, 10.0)))))
     return [first, 10.0] if first > 10.0 else [first]
 
@@ -334,7 +333,8 @@ def _without(*names: str) -> Callable[[NodeAt], Sequence[NodeChange]]:
 
 
 def _resized_plainly(node: NodeAt) -> Sequence[NodeChange]:
-    # Change only the mode of an Upsample, which has no coordinate attributes. Its scales are the second input.
+    # An Upsample has no coordinate attributes, so change only its mode. Its scales are input 1; a Resize has them
+    # as input 2.
     plain = _PLAIN_RESIZE if node.op == "Resize" else {}
     place = 2 if node.op == "Resize" else 1
     modes = dict.fromkeys((node.attributes.get("mode", "nearest"), "linear")) if plain else ["linear"]
@@ -378,8 +378,8 @@ _MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.M
 def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
     masks = {
         number: np.ones_like(value) if value.dtype.kind in "biu" else np.zeros_like(value)
-        # In a boolean or integer mask, 1 keeps a value; a float mask is added. A mask with one axis contains
-        # lengths.
+        # Keep all values: with 1 in a boolean or integer mask, and 0 in a float mask, which is added. Do not change
+        # a mask with one axis, which contains lengths.
         for number, value in enumerate(node.inputs)
         if number in _MASKS[node.op] and isinstance(value, np.ndarray) and value.ndim > 1
     }
@@ -388,7 +388,7 @@ def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
 
 def _kept_in_32_bits(node: NodeAt) -> Sequence[NodeChange]:
     wide = {
-        # The values must fit into 32 bits even if the node multiplies them.
+        # Keep the values small, so that they fit into 32 bits even if the node multiplies them.
         number: value % 1000
         for number, value in enumerate(node.inputs)
         if isinstance(value, np.ndarray) and value.dtype.kind in "iu" and value.dtype.itemsize > 4
@@ -408,7 +408,7 @@ def _saw_wide_integers(node: NodeAt) -> str:
         ),
         default=0,
     )
-    # Report values from 2**31 on, which signed 32-bit integers cannot represent.
+    # Signed 32-bit integers cannot represent values from 2**31 on.
     return f"{node.op} of integers up to {most}" if most >= LOW_32_BITS // 2 else ""
 
 
@@ -472,7 +472,7 @@ NODE_TRAPS = (
         "QNN computes GridSample with mode nearest wrong (measured: relative error 0.2 to 0.25).",
         "Use mode linear.",
         _saw_grid,
-        # Before opset 20, GridSample's mode linear is named bilinear.
+        # Try both names of the mode: before opset 20, the mode "linear" of GridSample is named "bilinear".
         lambda node: [NodeChange(f"mode {mode}", {"mode": mode}) for mode in ("linear", "bilinear")],
         ("GridSample",),
     ),

@@ -2,8 +2,8 @@
 
 Inputs come from files (never unpickled), are generated with plausible content ("made up"), or contain extreme
 values. On some extreme values no float16 computation can agree with the CPU (`ExtremeInput.limit`): a difference is
-reported, but does not change the verdict. If an output is constant or NaN for all made-up inputs, these prove
-nothing; further inputs are then tried that make the CPU's results vary more.
+reported, but does not change the verdict. If an output is constant or NaN for all made-up inputs, these inputs
+cannot show an error; further inputs are then tried that make the CPU's results vary more.
 """
 
 from __future__ import annotations
@@ -50,16 +50,17 @@ from qnnbridge_tools.sessions import ProviderSession, RunAnswer, one_line
 # --- sizes, given inputs, extreme inputs ---
 
 Array = npt.NDArray[Any]
-# Every seventh value becomes NaN or infinite, which resembles data with gaps.
+# Every seventh value becomes NaN or infinite, as in data with missing values.
 _EVERY = 7
 _WIDE_BYTES = 4
 # The lower 32 bits are 5, so the result shows whether the upper 32 bits were lost.
 BIG_INTEGER = 2**33 + 5
-# Extreme values: float16 represents LARGE, but not HUGE (its limit is 65504), and the square of TINY becomes 0.
+# Extreme values of floats: LARGE is within float16's limit of 65504, HUGE is beyond it, and TINY squared becomes 0.
 LARGE = 1e4
 HUGE = 1e5
 TINY = 1e-5
-# Operators whose input determines the size of a tensor. An extreme value would allocate gigabytes or run forever.
+# Operators with an input that determines the size of a tensor. With an extreme value they would allocate gigabytes
+# or run forever.
 SIZE_MAKERS = frozenset(
     (
         *("ConstantOfShape", "EyeLike", "Expand", "OneHot", "Pad", "Range", "Resize", "Tile", "Upsample"),
@@ -168,8 +169,8 @@ def sizes_of(inputs: Sequence[NodeInfo], dims: Dimensions, given: Sequence[Named
                 missing.append(FreeAxis(node.name, axis, dim if isinstance(dim, str) and dim else None))
                 continue
             by_axis[node.name, axis] = size
-            # ONNX allows different dimensions with the same name: a PaddleOCR model calls height and width "?". A
-            # session's override by name would set the same size for both.
+            # ONNX allows dimensions of different size with the same name: a PaddleOCR model calls height and width
+            # "?". Set such sizes by axis: a session's override by name would set the same size for both.
             if not isinstance(dim, str) or by_name.setdefault(dim, size) != size:
                 all_named = False
     # Check for unknown dimensions first: a misspelt --dim also causes a missing size, and the message must show the
@@ -199,11 +200,12 @@ class ExtremeInput:
 
     Args:
         name: name of the row.
-        limit: float16 cannot represent the values, so a difference does not count by default.
+        limit: true if float16 cannot represent the values; a difference then does not count by default.
         takes: returns whether an array can contain the extreme values.
         put: returns a copy of an ordinary array with the extreme values.
-        as_sizes: do not try these values on a model that may use them as sizes.
-        of_numbers: applies to integer inputs except ids, masks and similar codes.
+        as_sizes: true if the values must not be tried on a model that may use its inputs as sizes.
+        of_numbers: true if the values apply only to integer inputs that are numbers, not to ids, masks and similar
+            codes.
     """
 
     name: str
@@ -228,7 +230,7 @@ def _scattered(numbers: tuple[float, ...]) -> Callable[[Array], Array]:
         changed = np.array(value)
         flat = changed.reshape(-1)
         for start, number in enumerate(numbers):
-            # Start each number at another position, so that it does not overwrite the previous one.
+            # Start each number at a different position, so that it does not overwrite the previous number.
             flat[min(start * (_EVERY // 2), flat.size - 1) :: _EVERY] = number
         return changed
 
@@ -244,18 +246,18 @@ def _full_of(number: int) -> Callable[[Array], Array]:
     return lambda value: np.asarray(np.full_like(value, number))
 
 
-# Ordinary inputs do not show these faults. A speech detector (Silero) returned -98304 and 98304 instead of
-# probabilities for frames of a real recording, and lost its state after digital silence; on random inputs its
-# cosine was 1.
+# Ordinary inputs do not show these faults. A speech detector (Silero) agreed on random inputs (cosine 1), but
+# returned -98304 and 98304 instead of probabilities for frames of a real recording, and lost its recurrent state
+# after digital silence.
 EXTREMES = (
     ExtremeInput("NaN", True, _is_float, _scattered((float("nan"),))),
     ExtremeInput("infinity", True, _is_float, _scattered((float("inf"), float("-inf")))),
-    # `verifier._WORTH_BISECTING` refers to this name.
+    # Keep this name equal to the one in `verifier._WORTH_BISECTING`.
     ExtremeInput("large: up to 1e4", True, _holds(LARGE), _spread(LARGE)),
     ExtremeInput("beyond half floats: up to 1e5", True, _holds(HUGE), _spread(HUGE)),
     ExtremeInput("tiny: up to 1e-5", True, _is_float, _spread(TINY)),
     ExtremeInput(
-        # An index of -1 counts from the end, which QNN supports only for some operators.
+        # As an index, -1 counts from the end. Only some operators of QNN support negative indices.
         "negative numbers (-1)",
         False,
         lambda value: value.dtype.kind == "i" and value.dtype.itemsize >= _WIDE_BYTES,
@@ -302,7 +304,8 @@ def why_not(extreme: ExtremeInput, operators: Mapping[str, int]) -> str:
     return f"the model may use the numbers as sizes ({', '.join(makers[:3])}) and allocate gigabytes"
 
 
-# Two CPU runs count as equal if their SNR in dB is at least this: threads may add numbers in a different order.
+# Minimum SNR in dB at which two CPU runs count as equal: threads add numbers in a varying order, so results vary
+# slightly.
 _AGAIN_DB = 80.0
 # Time limits in seconds: for running further inputs on the CPU, and for the hill climbing that follows.
 _FURTHER_S = 60.0
@@ -321,8 +324,8 @@ class Trial:
         feeds: the inputs; empty if the set is not tried.
         expected: the CPU's results.
         reason: why the set is not tried.
-        guess: the values exceed everything that the model is known to support, so the set can prove agreement, but
-            not a difference.
+        guess: true if the model may not support the values. Agreement then counts as evidence, a difference does
+            not.
     """
 
     name: str
@@ -340,10 +343,11 @@ class TrialSet:
 
     Args:
         trials: all sets of inputs.
-        stable: two runs on the CPU return the same results.
+        stable: whether two runs on the CPU return the same results.
         outputs: names of the outputs.
         number_format: format in which QNN computes.
-        scales: largest value of each output over the sets that count.
+        scales: largest CPU value of each output over the given and made-up sets; differences are measured against
+            it.
         constant: outputs that do not depend on any input.
         steps: quantisation step of each quantised tensor.
     """
@@ -376,7 +380,7 @@ def prepare_trials(
         trials += [_trial(cpu, one, knowledge) for one in ordinary_inputs(cpu.inputs, knowledge, how.seed)]
         trials += _further(cpu, trials, knowledge, number_format, how.seed)
     except NotMade as error:
-        # Raise no error yet, because the verification can also run with given inputs only.
+        # Do not raise the error yet: with given inputs the verification does not need made-up inputs.
         reason = str(error)
     answered = [trial for trial in trials if trial.expected.values is not None]
     if not answered:
@@ -389,18 +393,19 @@ def prepare_trials(
             cause=f"{reason[:1].upper()}{reason[1:]}.",
             fix="Give real inputs: --input FILE.npz, with an array for each input under its name.",
         )
-    # Made-up inputs that the CPU rejects are not valid inputs. Keep one such set, to see how QNN reacts.
+    # The CPU rejects these made-up inputs, so they are invalid. Keep one set to see whether QNN accepts invalid
+    # inputs.
     refused = [trial for trial in trials if _is_refused(trial)]
     trials = [trial for trial in trials if not _is_refused(trial)] + refused[:1]
     if given:
         trials = [trial if trial.kind == "given" else dataclasses.replace(trial, counts=False) for trial in trials]
-    # Compute the scales before the extreme inputs are added: relative to 1e5, every ordinary difference would be
-    # noise.
+    # Compute the scales before extreme inputs are added: measured against outputs of 1e5, an error on ordinary
+    # inputs would look like noise.
     scales = {
         name: max(largest(trial.expected.values[place]) for trial in answered if trial.expected.values is not None)
         for place, name in enumerate(cpu.outputs)
     }
-    # Start from a given set, if there is one, because extreme values replace values of valid inputs.
+    # Insert the extreme values into the first set that the CPU could run; given sets come first.
     first = answered[0]
     if how.extreme:
         # Ids and masks keep their values unless --strict is given.
@@ -436,10 +441,11 @@ def _further(
     number_format: NumberFormat,
     seed: int,
 ) -> list[Trial]:
-    """Return further inputs for which outputs vary that were constant so far."""
+    """Return further made-up inputs that make outputs vary which are constant over all earlier inputs."""
     begun = time.monotonic()
     kept: list[Trial] = []
-    # Variation of each output. Values from 1 on are clearly larger than the noise of the number format.
+    # How much each output varies over the inputs. From 1 on the variation clearly exceeds the number format's
+    # noise.
     moves = [_movement(trials, place, number_format) for place in range(len(cpu.outputs))]
     for one in further_inputs(cpu.inputs, knowledge, seed):
         if all(move >= 1.0 for move in moves) or time.monotonic() - begun > _FURTHER_S:
@@ -447,12 +453,12 @@ def _further(
         trial = _trial(cpu, one, knowledge)
         if trial.expected.values is None:
             continue
-        # Keep the first set for which the CPU returns results, even without comparing its variation.
+        # Keep the first set that the CPU can run in any case: there is no earlier set to compare it with.
         if not any(t.expected.values is not None for t in (*trials, *kept)):
             kept.append(trial)
             continue
         now = [_movement([*trials, *kept, trial], place, number_format) for place in range(len(cpu.outputs))]
-        # Require more than twice the variation, because a smaller increase may be random.
+        # Keep a set only if it more than doubles the variation of an output: a smaller increase may be random.
         if any(new > 2 * old and old < 1.0 for new, old in zip(now, moves, strict=True)):
             kept.append(trial)
             moves = now
@@ -519,7 +525,7 @@ def _extreme_trials(
         if feeds is None:
             continue
         reason = why_not(extreme, operators)
-        # Do not run skipped inputs on the CPU either, which would allocate as much memory as QNN.
+        # Do not run a skipped set on the CPU either, where it would also allocate too much memory.
         answer = RunAnswer(None) if reason else cpu.answer(feeds)
         matters = strict or (counts and not extreme.limit)
         found.append(Trial(extreme.name, "extreme", matters, {} if reason else feeds, answer, reason))
@@ -534,7 +540,7 @@ def try_on_qnn(qnn: ProviderSession, trial: Trial, prepared: TrialSet) -> tuple[
         return _row(trial, "skipped", f"no CPU results: {short_of(trial.expected)}", True), RunAnswer(None)
     answer = qnn.answer(trial.feeds)
     if trial.expected.values is None:
-        # Drop QNN's values: `verdicts_on` compares them with the CPU's values, which are missing here.
+        # Drop QNN's values: there are no values of the CPU to compare them with.
         return _without_reference(trial, answer), RunAnswer(None, answer.error)
     if answer.values is None:
         return _row(trial, "failed", short_of(answer), answer.died), answer
@@ -560,7 +566,8 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
             for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
             for trap in traps.of_values(name, expected, got, prepared.number_format)
         )
-    # If the CPU's result is NaN, the values cannot be compared; a number from QNN is still reported as a trap.
+    # An extreme set differs even if only a trap was found. The comparison ignores values that are NaN on the CPU; a
+    # number from QNN in their place is a trap.
     differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
     status: InputStatus = "differs" if differs else "agrees" if "agrees" in states else "not shown"
     counts = trial.counts and not (differs and trial.guess)
@@ -570,7 +577,8 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
 def verdicts_of(prepared: TrialSet, found: Mapping[str, Sequence[Any]]) -> tuple[OutputVerdict, ...]:
     """Return the verdict on each output.
 
-    Given inputs decide; made-up inputs decide only where the given inputs prove nothing.
+    Given inputs determine the verdict. For an output on which they cannot show an error, made-up inputs can only
+    confirm agreement.
 
     Args:
         prepared: all sets of inputs.
@@ -597,7 +605,7 @@ def verdicts_on(
         trial
         for trial in prepared.trials
         if trial.name in found and trial.kind in kinds and (trial.counts or trial.kind == "made up")
-        # Skip a guess that differs, which proves nothing against the model; a guess that agrees is evidence for it.
+        # Ignore a difference on values that the model may not support (`guess`). Agreement on such values counts.
         if not trial.guess or judged_row(trial, prepared, found[trial.name]).status != "differs"
     ]
     verdicts = []
@@ -606,14 +614,14 @@ def verdicts_on(
         for t in trials
         if t.expected.values is not None
     ]
-    # Without given inputs there is no verdict on them. Without any compared inputs each output is "unknown".
+    # If no set was compared, return no verdicts on given inputs; for the other kinds, each output is "unknown".
     if not runs and "given" in kinds:
         return ()
     for place, name in enumerate(prepared.outputs):
         pairs = [(mine[place], theirs[place]) for mine, theirs in runs]
         state, reason, judged = judge_over_inputs(pairs, prepared.number_format, prepared.steps.get(name, 0.0))
         if name in prepared.constant and {one.state for one in judged} == {"agrees"}:
-            state, reason = "agrees", ""  # no input can make a constant output vary
+            state, reason = "agrees", ""  # agreement suffices: no input can make a constant output vary
         # As evidence, use the worst set among those with the verdict's state.
         worst = min(range(len(judged)), key=lambda k: (judged[k].state != state, rank(judged[k])), default=None)
         verdicts.append(

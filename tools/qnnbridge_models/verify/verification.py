@@ -80,13 +80,13 @@ class InputSetResult:
     """Result of one set of inputs.
 
     Args:
-        counts: a difference changes the model's verdict to "differs". NaN, infinities and values beyond float16
-            count only on request.
+        counts: true if a difference changes the model's verdict to "differs". NaN, infinities and values beyond
+            float16 count only on request.
         status: "not shown": the values prove nothing; "failed": QNN raised or crashed, but the CPU returned
             results; "unchecked": QNN returned results, but the CPU raised; "refused": both raised; "skipped": not
             run.
         outputs: (name, numbers) for each output; empty if nothing was compared.
-        reason: explanation of the last four statuses.
+        reason: explanation of the statuses "failed", "unchecked", "refused" and "skipped".
         died: the host crashed or hung.
         kept: QNN's results come from the journal of an earlier, interrupted run.
     """
@@ -149,14 +149,14 @@ class Divergence:
         node: label of the node.
         op: operator of the node.
         number, of: position of the node, and total number of nodes.
-        exact: true if this is the first differing node; false if the time ran out, so that the first differing node
-            is one of the last `window` nodes up to this one.
+        exact: true if this is the first differing node. If the time ran out, false: the first differing node is one
+            of the `window` nodes that end with this one.
         tensor: name of the tensor that differs.
         difference: numbers of the tensor; None if QNN crashes or raises there.
         error: QNN's error.
         group: names of the nodes that were examined together: a quantised operator with its QuantizeLinear and
             DequantizeLinear nodes.
-        not_finalized: number of cuts that QNN did not finalize, which prove nothing.
+        not_finalized: number of cut models that QNN did not finalize, so that their values could not be compared.
         alone: result of running the node alone.
         sessions: number of sessions that the search used.
         seconds: duration of the search.
@@ -181,13 +181,14 @@ class Divergence:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionCure:
-    """Result of trying a remedy on a model that QNN computes wrong.
+    """Result of a remedy for a model that QNN computes wrong: rewrites, or disabled optimizers.
 
     Args:
         rewrites: descriptions of the rewrites, or names of the optimizers.
         agrees: with the remedy, QNN agrees on the inputs that differed before.
         words: the results as text.
-        by_optimizers: the cause is not QNN, but ONNX Runtime's optimizers in `rewrites`, which change the graph.
+        by_optimizers: true if the cause is not QNN: `rewrites` are optimizers of ONNX Runtime, which change the
+            graph.
         command: command that writes the repaired model; empty if sessions apply the remedy automatically.
     """
 
@@ -276,7 +277,9 @@ class Verification(Shown):
 
     @property
     def worst(self) -> OutputVerdict | None:
-        """Output that decides: outputs that differ come first, then those not shown, then the lowest SNR."""
+        """Output that determines the verdict: first any that differs, then any not shown, then the one with the
+        lowest SNR.
+        """
         return worst_of(self.outputs)
 
     @property
@@ -300,7 +303,9 @@ def worst_of(outputs: Sequence[OutputVerdict]) -> OutputVerdict | None:
 
 
 def numbers_text(numbers: JudgedNumbers) -> str:
-    """Return SNR, fraction of differing values, decisions and largest difference of one output as text."""
+    """Return SNR, largest difference, fraction of differing values and fraction of equal decisions of an output as
+    text.
+    """
     if numbers.snr_db is None:
         return numbers.reason or "nothing was compared"
     where = f" in {numbers.part}" if numbers.part else ""
@@ -324,7 +329,7 @@ class PrintedRows:
 
     def __init__(self, names: Sequence[str], outputs: Sequence[str]) -> None:
         texts = ([output.visible(name) for name in names], [output.visible(name) for name in outputs])
-        # The rows do not exist yet, so each column is as wide as its longest possible text.
+        # Each row is printed as soon as it is known, so make each column as wide as its longest possible text.
         self._widths = [
             max(map(len, ("inputs", *texts[0]))),
             max(map(len, ("output", *texts[1]))),
@@ -514,11 +519,11 @@ def verify_buckets(
     for sizes in buckets:
         try:
             results.append((sizes, verify(sizes)))
-        # Sizes that the model does not support are not a finding about QNN.
+        # List sizes that the model does not support separately from QNN's results.
         except (OrtError, OptionError) as error:
             refused = refused or error
             ruled_out.append((sizes, error.cause or error.message))
-    # A wrong option fails at every size, so raise its error.
+    # If every size fails, the cause is a wrong option, so raise the error.
     if refused is not None and not results:
         raise refused
     return BucketsVerification(tuple(results), tuple(ruled_out))

@@ -63,8 +63,8 @@ OnRows = Callable[[Sequence[str], Sequence[str]], Callable[[InputSetResult], Non
 
 COMMAND = "qnnbridge verify"
 
-# Extreme inputs for which a search for the first differing node is useful. With NaN or values beyond float16,
-# results differ from the first node on.
+# Extreme inputs for which a search for the first differing node is useful. With NaN or values beyond float16, even
+# the first node of the model differs.
 _WORTH_BISECTING = ("large: up to 1e4",)
 
 
@@ -110,7 +110,7 @@ def verify_model(
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    # Refuse a model that is too large before counting its nodes.
+    # First scan without counting nodes, to refuse a model that is too large quickly.
     refuse_scanned(scan_model(path, count_nodes=False), COMMAND)
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
@@ -129,7 +129,7 @@ def verify_model(
             *(model, scan, given, settings, number_format, known, constant, steps, how, on_progress, on_rows),
             reference or CpuReference(),
         )
-        # Leave out file names, because renaming a model does not change it.
+        # Hash only the contents, not the file names, because renaming a model does not change it.
         hashes = [digest for _, digest in hashes_of([path, *others])]
         what = {"model": hashes, "sizes": sizes.shown(), "options": options}
         tried = work.tried(what)
@@ -168,9 +168,9 @@ def verify_model(
 def _known_of(
     path: Path, sizes: FixedSizes, soc_model: str | None
 ) -> tuple[InputKnowledge, int | None, frozenset[str]]:
-    """Return (facts about the inputs, number of nodes that depend on inputs, outputs that depend on no input).
+    """Return (known meanings of inputs, number of nodes that depend on inputs, outputs that depend on no input).
 
-    The number is the same as in `analyze`, and None without the onnx package.
+    The number equals that of `qnnbridge analyze`; it is None without the onnx package.
     """
     # Without onnx, only the types of the inputs are known.
     try:
@@ -192,14 +192,13 @@ def _known_of(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Tried:
-    """Answers of the CPU and of QNN.
+    """Results of the CPU and of QNN.
 
     Args:
         answers: QNN's results, by set of inputs.
         error: why QNN created no session.
         left_out: ONNX Runtime optimizers that the host disabled to create the session.
-        repeats: for a model whose results differ from run to run on the CPU: true if QNN returns the same result
-            twice; None if unknown.
+        repeats: set only if the CPU's results differ from run to run: true if QNN returned the same result twice.
     """
 
     prepared: TrialSet
@@ -220,7 +219,8 @@ class _Tried:
         """Return the inputs to use in the search for the first differing node; None if no search is useful."""
         by_name = {trial.name: trial for trial in self.prepared.trials}
         if self.error is not None:
-            # Return any inputs: QNN created no session, so the failing node does not depend on the inputs.
+            # QNN could not create a session. This does not depend on the values of the inputs, so use any set of
+            # inputs.
             return next((trial for trial in self.prepared.trials if trial.feeds), None)
         bad = [row for row in self.rows if row.is_bad and by_name[row.name].expected.values is not None]
         # Prefer rows that count, then crashes, then the lowest SNR.
@@ -236,9 +236,9 @@ def _lowest_snr(row: InputSetResult) -> float:
 
 
 def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) -> Path:
-    """Write a copy with fixed sizes, for dimensions that a session cannot set by their names.
+    """Write a copy of the model with fixed sizes, for dimensions that a session cannot set by name.
 
-    Such dimensions have no name, or share their name with another dimension.
+    A session cannot set a dimension without a name, or one that shares its name with another dimension.
     """
     require_models_extra(f"{COMMAND} of a model whose free dimensions have no unique names")
     model = graphs.load(path)
@@ -309,9 +309,11 @@ class _Work:
                 return self._tried_twice(host, prepared, versions)
             self.on_progress("compiling for QNN", 0, 0)
             try:
-                # The CPU's results are complete, so a crash of the host from here on does not lose them.
+                # The CPU's results are already in this process, so a crash of the host from here on does not lose
+                # them.
                 with opened(host, self.model, QNN, self.settings) as side:
-                    # Each session reads the file itself, and the file may have been replaced in between.
+                    # The sessions for the CPU and for QNN each read the file, which may have been replaced in
+                    # between.
                     if side.fingerprint != original:
                         raise ModelChanged(
                             f"{self.model.name} or one of its weight files changed while it was verified.",
@@ -368,14 +370,15 @@ class _Work:
         return _Tried(prepared, (), {}, placement, versions, repeats=same_results(*answers))
 
     def cured(self, tried: _Tried) -> SessionCure | None:
-        """Run the model with the rewrites that an application's session applies; return None without rewrites or on
-        failure.
+        """Run the model with the rewrites that sessions apply automatically.
+
+        Return None if there are no such rewrites, or if the run fails.
         """
         from qnnbridge import Host
 
         trial = tried.worst()
         if trial is None or trial.expected.values is None or any(row.died for row in tried.rows):
-            # Do not run the model again after a crash, because a second crash would put it into quarantine.
+            # After a crash, do not run the model again: a second crash would put the model into quarantine.
             return None
         self.on_progress("checking whether a session fixes it", 0, 0)
         try:
@@ -428,8 +431,9 @@ class _Work:
         return SessionCure((optimizers.listed(names),), right.status == "agrees", words, by_optimizers=True)
 
     def parted(self, tried: _Tried, path: Path, folder: Path) -> SessionCure | None:
-        """Split the gates (Sigmoid and Tanh) with a rewrite; return None if there are none, or if QNN still
-        differs.
+        """Try the rewrite that splits gates (Sigmoid and Tanh).
+
+        Return None if the model has no gates, or if QNN still differs with the rewrite.
         """
         from qnnbridge import Host
 
@@ -454,7 +458,7 @@ class _Work:
             ):
                 memory_filling(host, self.settings)()
                 row, _ = trying.try_on_qnn(side, trial, tried.prepared)
-        except (BridgeError, ImportError, OSError):  # the verdict must not depend on errors such as a full disk
+        except (BridgeError, ImportError, OSError):  # errors such as a full disk must not change the verdict
             return None
         if row.status != "agrees" or row.worst is None:
             return None
@@ -470,7 +474,7 @@ class _Work:
         """
         trial = tried.worst()
         is_nan = trial is None and "IsNaN" in self.scan.ops
-        # Only inputs with NaN show a wrong IsNaN. With NaN all results differ, so examine only the IsNaN.
+        # An IsNaN is wrong only on inputs with NaN. On these inputs all nodes differ, so examine only the IsNaN.
         if is_nan:
             differing = {row.name for row in tried.rows if row.kind == "extreme" and row.status == "differs"}
             trial = next((one for one in tried.prepared.trials if one.name in differing), None)
@@ -483,8 +487,8 @@ class _Work:
         except ImportError:
             return None, (), f"the application's Python lacks the package onnx: {install_command('models')}"
         deadline = time.monotonic() + self.how.bisect_s
-        # Use a separate folder: the weight files linked there have the same names as the weight files of a copy
-        # with fixed sizes.
+        # Use a separate folder: weight files are linked there, and a copy with fixed sizes has weight files with
+        # the same names in `folder`.
         cuts = folder / "cuts"
         cuts.mkdir()
         try:
@@ -526,17 +530,17 @@ class _Work:
         for number, trial in enumerate(prepared.trials):
             self.on_progress("running on QNN", number, len(prepared.trials))
             kept = journal.answer(trial.feeds) if journal is not None and trial.feeds else None
-            # Skipped rows do not count: if the host crashed on the CPU, QNN was not tried.
+            # Stop after a crash on QNN. Ignore skipped rows: their host crashed on the CPU, so QNN was not tried.
             if any(row.died and row.status != "skipped" for row in rows):
                 reason = "skipped after a crash"
                 row = InputSetResult(trial.name, trial.kind, trial.counts, "skipped", reason=reason)
-            # Only QNN's values are cached. Compare them with the new CPU results.
+            # The journal contains only QNN's values, so compare them with the CPU's results of this run.
             elif kept is not None and trial.expected.values is not None:
                 row = dataclasses.replace(trying.judged_row(trial, prepared, kept), kept=True)
                 found[trial.name] = RunAnswer(kept)
             else:
-                # Fill QNN's memory before each run: it still contains the previous run's results, which may be
-                # correct and would hide an error.
+                # Overwrite QNN's memory before each run. Otherwise, an output that QNN fails to write contains the
+                # previous run's result, which may be correct and hide the error.
                 fill()
                 row, found[trial.name] = trying.try_on_qnn(side, trial, prepared)
                 values = found[trial.name].values
@@ -548,7 +552,7 @@ class _Work:
         return tuple(rows), found
 
 
-# The order of the checks matters: if a check applies, the later checks are meaningless.
+# The first check that applies determines the verdict.
 # 1. Was anything compared? Without a session, with random results, or with all nodes on the CPU there is no
 #    verdict.
 # 2. Did the host crash? A crash counts in every row, even for extreme inputs: an application with such a value
@@ -558,7 +562,7 @@ class _Work:
 # 4. What is the verdict on the outputs over all inputs? An output that differs decides before one that is not
 #    shown.
 # 5. Did a row differ without affecting an output's verdict? With given inputs the outputs' verdicts ignore the
-#    extreme inputs of --strict, and a trap makes a row differ whose numbers are not judged.
+#    extreme inputs of --strict, and they never include a row that differs only because of a trap.
 def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
         what = "cannot create a session for the model" if tried.placement is None else "cannot run the model"
@@ -585,7 +589,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
         return "not compared", "For no set of inputs did both QNN and the CPU return results."
     where = f"the worst is {worst.name}, {worst.inputs}: {worst.numbers}"
     if worst.state == "differs":
-        # Without an SNR, `numbers` is the reason, which must not be repeated.
+        # Without an SNR, `numbers` is the reason, so do not append the reason again.
         why = "" if worst.numbers == worst.reason else f" {worst.reason[:1].upper()}{worst.reason[1:]}."
         return "differs", f"The results of QNN and the CPU differ; {where}.{why}"
     given = sum(trial.kind == "given" for trial in tried.prepared.trials)
@@ -601,8 +605,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
             f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
         )
     if any(row.kind == "made up" for row in bad):
-        # Without real inputs, the differing inputs are guesses: values beyond those that the model is known to
-        # support.
+        # Without real inputs, the ignored differences are on values that the model may not support.
         why = "real inputs are given" if given else "the model may not support their values"
         extreme = f" Made-up inputs show a difference, which is ignored because {why}.{extreme}"
     return "agrees", f"The results of QNN and the CPU agree; {where}.{extreme}"
