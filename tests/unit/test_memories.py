@@ -27,7 +27,7 @@ KINDS = {
     *("WeakSet", "WeakKeyDictionary", "WeakValueDictionary"),
 }
 # Files whose attributes on the page include some that are not containers.
-PLAIN_ATTRIBUTES = ("_session/remote_session.py", "_session/suspect.py", "_session/numbers_check.py")
+PLAIN_ATTRIBUTES = ("_session/remote_session.py", "_session/replay.py", "_session/numbers_check.py")
 CHANGES = {
     *("add", "append", "appendleft", "update", "setdefault", "pop", "popitem", "popleft", "clear", "discard"),
     *("extend", "insert", "remove"),

@@ -27,9 +27,8 @@ from qnnbridge._session.create import (
     show_notices,
     too_late,
 )
-from qnnbridge._session.replay import SessionPolicy
+from qnnbridge._session.replay import SessionPolicy, Suspect
 from qnnbridge._session.slow_calls import log_slow_call
-from qnnbridge._session.suspect import Suspect
 from qnnbridge._supervision.host_process import OnDeadline, deadline_after
 from qnnbridge._supervision.retries import NO_LIMITS, CallLimits, survive
 from qnnbridge._threads import Terminable, TerminateRelay
