@@ -628,10 +628,8 @@ def _location_function(calls_back: CallsBack) -> Callable[[str, Any, Any], Any]:
 def _by_files(compiler: _Compiler, calls_back: CallsBack, output: str | None) -> bytes | None:
     """Compile into a temporary folder and pass the context binaries to the application's function.
 
-    This replaces ONNX Runtime's own support for the function, which old releases and QNN lack.
-
-    Returns:
-        The model's bytes; ``None`` if the model is written to `output`.
+    This replaces ONNX Runtime's own support for the function, which old releases and QNN lack. Return the model's
+    bytes; ``None`` if the model is written to `output`.
     """
     # QNN derives the binary's name from the model's file name (<stem>_qnn.bin), and the compiled model contains
     # that name.
