@@ -202,7 +202,7 @@ def test_a_session_that_no_rewrite_can_fix_is_refused_before_the_compiler_crashe
     pytest.importorskip("onnxruntime_qnn")
     large = exported_models.of_five(["Reshape x s t", "Add t large y"], [48])
     path = models.saved(large, tmp_path / "m.onnx")
-    with pytest.raises(qnnbridge.errors.ModelError, match="int64 of five dimensions") as caught:
+    with pytest.raises(qnnbridge.errors.ModelError, match="int64 tensor of five dimensions") as caught:
         qnnbridge.InferenceSession(path, host=host, provider_options=CHIP)
     assert "fix=False" in (caught.value.fix or "")
     path = models.saved(exported_models.of_five(["Reshape x s t", "Tile t ones y"], [48]), tmp_path / "t.onnx")
