@@ -170,12 +170,12 @@ def check_folder(folder: str | os.PathLike[str], shown: str | os.PathLike[str]) 
     place = os.path.abspath(folder)
     while not os.path.exists(place) and place != os.path.dirname(place):
         place = os.path.dirname(place)
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise OptionError(f"{shown} cannot be written.", cause=f"{place} is a file.", fix="Give another path.")
     try:
         # The system refuses names that are too long or invalid.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.lstat(shown)
-        if not os.path.isdir(place):
-            raise OptionError(f"{shown} cannot be written.", cause=f"{place} is a file.", fix="Give another path.")
         with tempfile.TemporaryFile(prefix=TEMPORARY, dir=place) as file:
             # A full disk has room for an empty file.
             file.write(b"\0")

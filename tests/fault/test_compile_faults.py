@@ -135,7 +135,7 @@ def test_files_that_cannot_be_written_completely_are_one_clear_error(target: Pat
 
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error() -> None:
-    with pytest.raises(OptionError, match="/proc/self/m.onnx cannot be written") as caught:
+    with pytest.raises(OptionError, match=r"/proc/self/m\.onnx cannot be written") as caught:
         qnnbridge.compile(MUL, "/proc/self/m.onnx")
     assert "/proc/self" in (caught.value.cause or "")
 
