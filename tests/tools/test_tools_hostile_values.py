@@ -238,6 +238,7 @@ def test_a_missing_file_is_explained_with_the_most_similar_name(
 ENDS = """
 import signal, tempfile
 from qnnbridge_tools.signals import ended_by_signals
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` makes the whole test run ignore this signal
 with ended_by_signals(), tempfile.TemporaryDirectory() as folder:
     print(folder, flush=True)
     signal.pause()
@@ -251,10 +252,28 @@ def test_a_signal_that_ends_a_command_leaves_no_temporary_folder(name: str) -> N
     with subprocess.Popen([sys.executable, "-c", ENDS], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
-        assert folder.is_dir()
-        process.send_signal(number)
-        assert process.wait(30) == 128 + number
+        try:
+            assert folder.is_dir()
+            process.send_signal(number)
+            assert process.wait(30) == 128 + number
+        finally:
+            process.kill()
     assert not folder.exists()
+
+
+IGNORES = """
+import os, signal
+from qnnbridge_tools.signals import ended_by_signals
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+with ended_by_signals():
+    os.kill(os.getpid(), signal.SIGHUP)
+"""
+
+
+@needs.posix
+def test_a_command_that_nohup_started_outlives_its_terminal() -> None:
+    done = subprocess.run([sys.executable, "-c", IGNORES], capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @needs.posix
