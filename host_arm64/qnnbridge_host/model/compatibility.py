@@ -470,8 +470,8 @@ def _judge(
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
     # Apply every rule, because the result contains the notes of all rules. Of several verdicts with the same level
-    # the first is shown. Check the version before the chip, because the advice on the chip is valid only for a
-    # suitable version.
+    # the first is shown. Check the version before the chip, because the advice on the chip depends on the version
+    # that is installed.
     verdicts = [
         verdict
         for verdict in (

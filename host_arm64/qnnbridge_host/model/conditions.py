@@ -17,7 +17,7 @@ It may call these functions with the index of an input:
 - `fed(1)`, the type of the model input that has the same values as the input, "" if there is none;
 - `way(1, 0)`, the operator that computes input 1 and the operator that computes input 0 of that operator.
 
-`merged_gelu()` and similar functions return what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
+`merged_gelu()` and others describe how QNN merges nodes (`qnnbridge_host.model.merged`). Python evaluates an
 expression after a check that it contains only arithmetic, comparisons, calls of these functions and comprehensions,
 so that the table cannot run code. All functions are pure and thread-safe.
 """

@@ -345,7 +345,7 @@ def _float_reason(
 ) -> str:
     """Return why an output differs, or "". farthest: largest difference relative to the range.
 
-    A few values that are far off are tolerated, but not many.
+    Tolerate a few values that are far off, but not many.
     """
     text = f"SNR {ratio:.1f} dB, {off:.1%} of the values are off by more than 5 % of the range"
     if ratio >= limits.good_db:

@@ -216,7 +216,7 @@ def define_missing_operators(editor: Editor) -> list[str]:
     return [f"{count} {op}" for op, count in counted.items()]
 
 
-# The largest half float, and the factor for scaling values: products with a power of two are exact.
+# The largest half float, and a factor for values. Multiplying by a power of two is exact.
 _LARGEST_HALF, _QUARTER = 65504.0, 0.25
 
 

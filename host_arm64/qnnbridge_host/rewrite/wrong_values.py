@@ -32,7 +32,7 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
-# Attributes that operators such as RandomNormalLike share with their replacement (RandomNormal).
+# Attributes that operators such as RandomNormalLike share with their replacements, such as RandomNormal.
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Highest power that is replaced by products.
 _HIGHEST_POWER = 16
@@ -235,7 +235,7 @@ def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("Equal", ("equal-infinity",), "Equal with infinity")
 def limit_to_infinity(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Min with infinity before a comparison with infinity, and Max with -infinity in case of -infinity.
+    """Insert Min with infinity before a comparison with infinity, or Max before a comparison with -infinity.
 
     These operators change no value. Without them QNN represents an infinite input by a number that does not equal
     its constant for infinity.
