@@ -49,7 +49,7 @@ def check_functions(model: Any) -> None:
     sizes: dict[tuple[str, str], int] = {}
     try:
         total = _count(model.graph.node, bodies, sizes, ())
-    # Python's limit is about 1,000 nested calls; ONNX itself has no limit.
+    # Python limits recursion to about 1,000 nested calls; ONNX does not limit how deep functions call each other.
     except RecursionError:
         raise InvalidGraph(
             "The calls of the model's functions are nested too deeply.",
@@ -82,7 +82,7 @@ def _check_tensor(tensor: Any, name: str = "") -> None:
     # ONNX allows raw_data for every type except strings.
     if not tensor.HasField("raw_data") or tensor.data_type == ElementType.STRING:
         return
-    # For large tensors use the size of the message, which copies no bytes; for small tensors the exact size.
+    # For large tensors take the size of the message, because reading `raw_data` would copy the data.
     there = len(tensor.raw_data) if promised <= SMALL_MESSAGE else tensor.ByteSize()
     if there < promised or (there != promised and promised <= SMALL_MESSAGE):
         raise InvalidGraph(
@@ -177,9 +177,9 @@ def _about(number: int) -> str:
 
 
 def overflows(node: Any, tensor_of: Callable[[str], Any]) -> bool:
-    """Return whether a division of constants overflows its type (-2^63 by -1), which would crash the process.
+    """Return whether a division of integer constants overflows (-2^63 by -1), which would crash the process.
 
-    tensor_of: function that returns the constant with a name, or None.
+    tensor_of: function that returns the constant with the given name, or None.
     """
     if node.op_type not in ("Div", "Mod") or len(node.input) != 2:
         return False
@@ -207,12 +207,12 @@ def computes_many_sizes(model: Any) -> bool:
     operators = {node.op_type for node in model.graph.node}
     if not operators & {"Concat", "Range"}:
         return False
-    # onnx propagates only scalars and vectors (sizes), so ignore tensors of a higher rank.
+    # onnx propagates only scalars and vectors, so ignore tensors of a higher rank.
     counts = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer if len(tensor.dims) < 2}
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in model.graph.node:
         if node.op_type == "Range":
-            # A Range of many elements is a mask or a list of positions, and no shape depends on its values.
+            # Propagating a long Range is useless: it is a mask or a list of positions, and no shape depends on it.
             if _range_length(node, constants) > MAX_SIZES:
                 return True
         # An input whose length is not known counts as one element.

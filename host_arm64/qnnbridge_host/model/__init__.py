@@ -10,6 +10,6 @@ import the standard library and the protocol, but not the cache.
   the model;
 - `compiled_checks`: checks of a compiled model before its session is created;
 - `graph_index` (with `static_shapes`), `known_wrong`: operators that QNN computes wrong;
-- `genai_folder`: the folder of a model for generation;
-- `native_options`: options of such a folder that load native code or write files.
+- `genai_folder`: the folder of a GenAI model, and its configuration;
+- `native_options`: options of that configuration that load native code or write files.
 """

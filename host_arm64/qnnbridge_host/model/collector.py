@@ -36,7 +36,7 @@ class EpContextNode(NamedTuple):
     where: description of the graph that contains the node ("the main graph", "then_branch of the If node 'if1'").
     Attributes are ``None`` if the file lacks them; `owns_blob` and `embeds` then return the schema's defaults.
     cache_path: file of the context binary, if it is not embedded. embedded: position of an embedded context binary
-    in the model file, or the attribute's bytes if they are too few for a context binary.
+    in the model file, or the bytes of ep_cache_context if they are too few for a context binary.
     """
 
     name: str
@@ -81,8 +81,8 @@ class EpContextNode(NamedTuple):
         return self.source or "an unnamed execution provider"
 
 
-# A node without these byte strings neither refers to a file nor is or contains a compiled part. Searching for the
-# strings is 15 times faster than parsing the node.
+# A node without these byte strings refers to no file, and contains no compiled part. Searching for the strings is
+# 15 times faster than parsing the node.
 _WORDS: Final = (b"location", OP_TYPE.encode())
 # Before this IR version initializers also had to be listed as inputs.
 _LEAST_INITIALIZERS_ARE_INPUTS_IR: Final = 4
@@ -199,7 +199,7 @@ class _Collector:
         self._graph_doc = ""
         self._model: Message | None = None
 
-    # --- callbacks of the walk ---------------------------------------------------------------------------
+    # --- callbacks of `protobuf.walk` --------------------------------------------------------------------
 
     def wants(self, kind: MessageKind, parent: Message, window: bytes, at: int, length: int) -> bool:
         end = at + length
@@ -214,7 +214,7 @@ class _Collector:
             return has_graph
         if kind is schema.TENSOR:
             if parent.kind is schema.GRAPH and parent.parent is not None and parent.parent.kind is schema.MODEL:
-                return True  # read initializers of the main graph, because their names are needed
+                return True  # the names of the main graph's initializers are needed to remove them from the inputs
             return window.find(_WORDS[0], at, end) >= 0
         if kind is schema.VALUE:
             # Skip inputs and outputs of other graphs, because callers of a session use only inputs and outputs of
@@ -289,7 +289,7 @@ class _Collector:
 
     def _close_metadata(self, entry: Message) -> None:
         key, value = entry.text(schema.ENTRY_KEY), entry.values.get(schema.ENTRY_VALUE, b"")
-        # Omit a value that was not kept because of its length: an empty string would be a wrong value.
+        # Omit a value that the reader skipped because of its length: an empty string would be a wrong value.
         if key is not None and not isinstance(value, schema.Span):
             self._metadata[key] = entry.text(schema.ENTRY_VALUE) or ""
 
@@ -427,7 +427,7 @@ _CLOSING: Final = {
 def _context_node(node: Message, op_type: str, domain: str) -> EpContextNode:
     notes = node.notes
     embed_mode, cache = _number(notes, "embed_mode"), notes.get("ep_cache_context")
-    # A Span is longer than any path, so the value is a binary although embed_mode indicates a path.
+    # The reader returns a Span only for values longer than any path, so a Span is a binary whatever embed_mode is.
     is_path = embed_mode == 0 and isinstance(cache, bytes)
     return EpContextNode(
         name=node.text(schema.NODE_NAME) or "",
@@ -470,8 +470,8 @@ def _function_around(message: Message | None) -> Message | None:
 
 
 def _where(node: Message) -> str:
-    """Return a description of the graphs that contain a node, innermost first. Their names have been read already,
-    because protobuf writes the name of a message before its subgraphs."""
+    """Return a description of the graphs that contain a node, innermost first. The names of these graphs have been
+    read already, because protobuf writes the name of a graph before its subgraphs."""
     words: list[str] = []
     message = node.parent
     while message is not None:

@@ -94,7 +94,7 @@ class CompiledTarget:
 
     @property
     def label(self) -> str:
-        """Target for messages: ``SoC 88 (V81)``, ``V73``, or ``no chip named`` without chip and architecture."""
+        """Target for messages: ``SoC 88 (V81)``, ``V73``, or ``no chip named`` if both are unknown."""
         arch = self.known_arch
         if self.soc_model:
             return f"SoC {self.soc_model} (V{arch})" if arch else f"SoC {self.soc_model}"
@@ -216,8 +216,8 @@ def made(metadata: Mapping[str, str], nodes: Sequence[EpContextNode], blobs: Seq
     )
     recorded = tuple(dict.fromkeys(_target(t.soc, t.arch, fact.vtcm_mb) for fact in facts for t in fact.targets))
     declared = text.targets if text else ()
-    # Only the start of a binary for several chips is read, so use the metadata if it lists at least as many
-    # targets.
+    # Prefer the metadata of a binary for several chips if it lists at least as many targets as the binary, because
+    # only the start of the binary is read.
     targets = declared if multi and len(declared) >= len(recorded) else recorded or declared
     return CompiledOrigin(
         sdk=sdk,
@@ -469,9 +469,9 @@ def _judge(
 ) -> Verdict:
     if host.backend != "htp":
         return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
-    # Apply every rule, because the notes of each rule are kept. Of several verdicts with the same level the first
-    # is shown, so the order is: whether QNN is installed, its version, the chip. The advice on the chip depends on
-    # the version.
+    # Apply every rule, because the result contains the notes of all rules. Of several verdicts with the same level
+    # the first is shown. Check the version before the chip, because the advice on the chip depends on the version
+    # that is installed.
     verdicts = [
         verdict
         for verdict in (

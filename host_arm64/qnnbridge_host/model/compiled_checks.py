@@ -1,4 +1,4 @@
-"""Check before native code reads a compiled model that it is complete and safe and can run here.
+"""Check that a compiled model is complete, safe and able to run here, before native code reads the model.
 
 For a model that is not compiled the check costs nothing, because the model was scanned when it was opened. Modules
 that only compiled models need are imported late, so that they do not delay the first session of other models. All
@@ -89,7 +89,7 @@ def before_session(
 
 def _compare_with_manifest(source: ModelSource) -> None:
     """Detect a compiled model by its manifest, even if damage makes it look like another type of file."""
-    # Fast path for a model without a manifest.
+    # Return early for a model without a manifest.
     stem = os.path.splitext(source.path)[0] if source.path is not None else ""
     if not stem or not os.path.exists(stem + MANIFEST_SUFFIX):
         return
@@ -155,8 +155,8 @@ def _judge(
 ) -> tuple[str, ...]:
     from qnnbridge_host.model.compatibility import check_compiled
 
-    # Use the hashes that were computed when the model was opened, so that gigabytes are not read twice. Normalise
-    # paths, because a manifest has forward slashes and Windows ignores case.
+    # Reuse the hashes from opening the model, so that large files are not read twice. Normalise the paths, because
+    # a manifest has forward slashes and Windows ignores case.
     known = {os.path.normcase(os.path.normpath(file.path)): file.sha256 for file in source.known}
 
     def hash_of(path: str) -> str:
@@ -193,8 +193,8 @@ def _only_warns(check: str | None) -> bool:
 
 
 def _refuse_blob(source: ModelSource) -> None:
-    """Refuse a context binary or a DLC that was given instead of its model. ONNX Runtime raises the error for any
-    other file that is not a model."""
+    """Refuse a context binary or a DLC that was given instead of its model. For any other file that is not a model,
+    ONNX Runtime raises an error later."""
     if source.path is None:
         return
     from qnnbridge_host.model.context_binary import looks_like_blob, looks_like_container
@@ -209,8 +209,8 @@ def _refuse_blob(source: ModelSource) -> None:
 
 
 def path_for_qnn(source: ModelSource) -> str | None:
-    """Return a path of the model with which QNN finds the context binary next to it; ``None`` for a model given as
-    bytes.
+    """Return the model's path in a form with which QNN finds the context binary in the same folder; ``None`` for a
+    model given as bytes.
 
     Raises:
         ContextUnusable: QNN cannot open the context binary with any path.
@@ -221,8 +221,8 @@ def path_for_qnn(source: ModelSource) -> str | None:
         return path
     folder, name = os.path.split(path)
     try:
-        # Only the folder can be replaced by its short name (8.3), because the model contains the binary's file
-        # name.
+        # QNN cannot open paths outside of the ANSI code page. Only the folder can be replaced by its short name
+        # (8.3), because the model contains the binary's file name.
         if BY_CODE_PAGE and not all(blob.isascii() for blob in named):
             raise OSError(f"QNN cannot open a file of this name on Windows: {named[0]}")
         return os.path.join(native_path(folder), name)

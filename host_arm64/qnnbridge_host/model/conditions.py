@@ -17,7 +17,7 @@ It may call these functions with the index of an input:
 - `fed(1)`, the type of the model input that has the same values as the input, "" if there is none;
 - `way(1, 0)`, the operator that computes input 1 and the operator that computes input 0 of that operator.
 
-`merged_gelu()` and similar functions return what QNN merges (`qnnbridge_host.model.merged`). Python evaluates an
+`merged_gelu()` and others describe how QNN merges nodes (`qnnbridge_host.model.merged`). Python evaluates an
 expression after a check that it contains only arithmetic, comparisons, calls of these functions and comprehensions,
 so that the table cannot run code. All functions are pure and thread-safe.
 """
@@ -58,8 +58,8 @@ from qnnbridge_host.model.static_shapes import in_float32, scaled_sizes, slid_si
 _POOLS: Final = frozenset({"AveragePool", "MaxPool", "LpPool"})
 _WINDOWS: Final = _POOLS | {"Conv", "ConvTranspose"}
 _WEIGHTED: Final = ("Conv", "ConvTranspose")
-# A condition on a Resize is unknown if a dimension of its result is larger than this. Images are smaller, but a
-# malicious model may declare any size.
+# If a dimension of a Resize's result exceeds this limit, a condition on the Resize is unknown. Images are smaller,
+# but a malicious model may declare any size.
 _MOST_PLACES: Final = 2**14
 
 
@@ -125,7 +125,7 @@ def maker_of(tensor: GraphTensor, graph: GraphIndex) -> str:
 
 # Operators that change at most the shape: their results have the same values as their inputs.
 _ONLY_SHAPES: Final = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-# int32 and int64, as numbers in `to` of a Cast.
+# Values of a Cast's attribute `to` for int32 and int64.
 _WHOLE: Final = (6, 7)
 # Maximum number of nodes to follow, because a damaged model may contain cycles.
 _MOST_BETWEEN: Final = 64
@@ -222,7 +222,7 @@ def nearest_places(node: GraphNode) -> list[tuple[list[int], list[int]]]:
     QNN rounds half up, and for asymmetric coordinates rounds down; it computes pytorch_half_pixel as asymmetric.
 
     Raises:
-        Unknown: a size is not known; a malformed node raises another error of `DOES_NOT_FOLLOW`.
+        Unknown: a size is not known. A malformed node may raise any exception in `DOES_NOT_FOLLOW`.
     """
     attributes, shape = node.attributes, sizes_of(_input(node, 0))
     coordinate = attributes.get("coordinate_transformation_mode", "half_pixel")

@@ -188,8 +188,8 @@ BACKENDS: Final[Mapping[int, str]] = {3: "cpu", 4: "gpu", 6: "htp", 7: "htp on L
 
 
 def type_words(number: int) -> str:
-    """Return the name of a data type: ``ufixed8``, ``float16``. The low byte of QNN's number is the width in
-    decimal digits."""
+    """Return the name of a data type: ``ufixed8``, ``float16``. The low byte of QNN's number contains the width as
+    two decimal digits: 0x16 is 16 bits."""
     kind = _KINDS.get(number >> 8)
     return f"{kind}{number & 0xFF:x}" if kind is not None and number <= 0xFFFF else f"type {number:#x}"
 
@@ -233,7 +233,7 @@ class TensorDescription:
     @property
     def is_optional(self) -> bool:
         """Whether a run may omit the tensor, which ONNX Runtime does not support."""
-        # The optional kinds of Qnn_TensorType_t: written, read, or both by the application.
+        # Kinds 11 to 13 of Qnn_TensorType_t: optional tensors that the application writes, reads, or both.
         return 11 <= self.kind <= 13
 
     @property

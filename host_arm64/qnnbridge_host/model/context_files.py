@@ -35,8 +35,8 @@ Hash = Callable[[str], str]
 class Blob:
     """A context binary of a model.
 
-    name: the binary's path in the model; ``None`` if it is embedded. nodes: the EPContext nodes that use the
-        binary, the main nodes first.
+    name: path of the binary as the model records it; ``None`` if it is embedded. nodes: the EPContext nodes that
+        use the binary, the main nodes first.
     """
 
     name: str | None
@@ -123,8 +123,8 @@ def _blobs(model: str | bytes, folder: str, nodes: Sequence[EpContextNode]) -> I
     parts = [node for node in nodes if not node.owns_blob]
     source = None if isinstance(model, bytes) else model
     for name, own in _by_file(owners).items():
-        # A secondary node does not record which binary contains its graph. A model has only one binary, unless it
-        # was assembled from parts of several models.
+        # A secondary node does not record which binary contains its graph, so its binary is known only if the
+        # model has a single one. Only a model assembled from parts of several models has more.
         inside = (*own, *parts) if len(_by_file(owners)) == 1 else tuple(own)
         if name is None:
             for node in own:
@@ -142,13 +142,13 @@ def _by_file(owners: Sequence[EpContextNode]) -> Mapping[str | None, list[EpCont
     return found
 
 
-# --- inside of the model ---------------------------------------------------------------------------------
+# --- context binaries embedded in the model --------------------------------------------------------------
 
 
 def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
     value = node.embedded
     if not isinstance(value, Span):
-        # A value in bytes instead of a span is too short for a binary: the smallest measured binary has 48 KB.
+        # The reader returns short values as bytes. They are no binary: the smallest measured binary has 48 KB.
         kept = value or b""
         raise _Unusable(
             f"its node {node.label} contains no context binary",
@@ -304,7 +304,7 @@ def _check_record(record: FileRecord, folder: str, hash_of: Hash) -> None:
 
 # --- a context binary given as a model -------------------------------------------------------------------
 
-# Number of bytes from which the magic numbers and text can be recognised.
+# Number of bytes to read in order to recognise the magic numbers and text.
 _MAGIC_BYTES: Final = 512
 # `FLOAT_IO`: metadata key of models to which `wrap` added float inputs and outputs. `_CONVERSIONS`: operators that
 # `wrap` adds for the conversion.

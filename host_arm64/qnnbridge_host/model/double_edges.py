@@ -28,7 +28,7 @@ _WITH_BODIES: Final = frozenset(("If", "Loop", "Scan"))
 _OF_SHAPES: Final = frozenset(("Shape", "Size"))
 # Suffix in the name of a node that converts doubles on the CPU.
 CONVERSION: Final = "/conversion of a double"
-# Suffix for the rewrite of int64 with five dimensions (`qnnbridge_host.rewrite.integers`).
+# Suffix in the name of a node that converts int64 with five dimensions (`qnnbridge_host.rewrite.integers`).
 CONVERSION_OF_INTEGERS: Final = "/conversion of integers"
 # ONNX Runtime merges consecutive Reshapes into one node, named after the first Reshape with the suffix
 # _new_reshape.

@@ -35,7 +35,7 @@ def file_with_lengths(path: str) -> bytes | None:
 
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            # Fast path for a model with embedded weights: it has no entry "location", and may be too large to copy.
+            # A file without an entry "location" embeds all weights. Do not copy this file, which may be large.
             return None if data.find(_ANY_ENTRY) < 0 else with_lengths(data[:])
     except (OSError, ValueError):  # the file cannot be read, or is empty
         return None

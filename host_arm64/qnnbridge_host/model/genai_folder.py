@@ -1,8 +1,8 @@
 """Read a model's folder as onnxruntime-genai does: genai_config.json, stages and their files, prompt window.
 
 A *pipeline* is a model of several files (stages) that the config lists: embeddings, the stage that reads a prompt
-in windows of a fixed size, the stage that reads a single token, the head. onnxruntime-genai makes errors with these
-windows; see docs/genai.md. The module loads no native code. The functions have no side effects and are thread-safe.
+in windows of a fixed size, the stage that reads a single token, the head. For some prompts onnxruntime-genai fails
+with these windows; see docs/genai.md. The module loads no native code, has no side effects and is thread-safe.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def read_folder(
 
     Args:
         path: the folder. steps: changes to the config. given: files whose contents are sent as bytes, by name; they
-            may be missing in the folder. look: function that returns the hash of a file, which takes seconds for
-            gigabytes unless the hash is stored. ``None``: no hashing.
+            may be missing in the folder. look: function that returns the hash of a file; hashing gigabytes takes
+            seconds unless `look` caches the hash. ``None``: no hashing.
 
         Raises:
             GenerationFolderInvalid: the folder or its config does not exist, or a file is missing or cut off.
@@ -292,7 +292,7 @@ def _stages(folder: str, model: Mapping[str, Any]) -> list[GenaiStage]:
 
 
 def _pipeline(listed: Any) -> list[dict[str, Any]]:
-    """Return a pipeline as a list of maps of stages. The config may contain a single map."""
+    """Return a pipeline as a list of mappings from stage name to stage. The config may contain a single mapping."""
     return [listed] if isinstance(listed, dict) else list(listed)
 
 
@@ -485,8 +485,8 @@ def is_too_old(version: str | None) -> bool:
 
 
 def refusal(layout: Layout, version: str | None) -> str | None:
-    """Return why this release of genai does not run the layout; ``None`` if it runs the layout or if this is
-    unknown."""
+    """Return why this release of genai does not run the layout; ``None`` if the release runs the layout, or was not
+    tried."""
     row = next(one for one in LAYOUTS if one.layout == layout)
     numbers = numbers_of(version)
     if row.refused is None or not numbers:
@@ -521,7 +521,7 @@ class KvCache:
 
 
 def kv_cache(folder: GenaiFolder) -> KvCache | None:
-    """Return the KV cache of the stages for single tokens, or ``None``. Raise the errors of `scan_model`."""
+    """Return the KV cache of the stages for single tokens; ``None`` without such tensors. Raise as `scan_model`."""
     found = list(_inputs(folder))
     if not found:
         return None

@@ -280,8 +280,8 @@ class NodeEntry(NamedTuple):
     """A node of the file. op: the operator, with the domain unless it is ONNX's own.
 
     inside: the branch or function that contains the node; "" in the main graph. top: position in the main graph of
-    the node, or of the node that contains it. always_taken: whether the node is outside of functions, and each If
-    around it has a known condition that selects the node's branch; True in the main graph.
+    the node, or of the node that contains it. always_taken: whether the node always runs: it is in no function, and
+    each enclosing If has a known condition that selects the node's branch.
     """
 
     op: str
@@ -370,13 +370,13 @@ def read_model(source: str | os.PathLike[str] | bytes, sizes: Mapping[str, int] 
     with contextlib.suppress(Garbage, OSError):
         if isinstance(source, bytes):
             return read_graph(io.BytesIO(source), len(source), sizes)
-        # Open the file without a buffer, because `walk` reads large blocks.
+        # Open the file without a buffer, because the protobuf reader reads large blocks.
         with open(source, "rb", buffering=0) as file:
             return read_graph(file, os.fstat(file.fileno()).st_size, sizes)
     return None
 
 
-# Key in `Message.notes` for the contents of a graph or function. The blank distinguishes it from a name.
+# Key in `Message.notes` for the contents of a graph or function. Attribute names, the other keys, have no blank.
 _BODY: Final = " body"
 # Maximum number of nodes from branches and functions. A chain of thirty functions, each of which calls the next
 # twice, would otherwise have a billion nodes.
@@ -461,7 +461,7 @@ class _Reader:
         known = {name: GraphTensor(name, *one) for name, one in self._main.types.items()}
         # Before IR version 4 each initializer had to be an input as well, so all initializers are constant.
         fixed = self._ir_version < 4
-        # Initializers replace declared types: their shapes are exact, but a declared shape may have free axes.
+        # The exact shape of an initializer replaces the declared shape of its input, which may have free axes.
         constants = self._main.constants
         known |= {name: one for name, one in constants.items() if fixed or name not in self._main.overridable}
         self._known = known
@@ -529,7 +529,7 @@ class _Reader:
             self._add(inner, depth + 1)
 
 
-# Limit on nested branches and functions. ONNX Runtime fails at much smaller depths.
+# Limit on nested branches and functions. It refuses no usable model: ONNX Runtime fails at much smaller depths.
 _MOST_DEPTH: Final = 50
 
 

@@ -67,7 +67,7 @@ class _Found(NamedTuple):
     misfits: set[str]
 
     def take(self, name: str, before: memoryview | None) -> bytes | None:
-        """Return the new tensor for a tensor of the file; None to keep the tensor."""
+        """Return the replacement for tensor `name`, None to keep the tensor. before: its encoding in the file."""
         given = self.tensors.get(name)
         if given is not None:
             self.replaced.add(name)

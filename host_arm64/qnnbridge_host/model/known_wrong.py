@@ -81,7 +81,7 @@ class WrongOperator:
 
     @property
     def remedy(self) -> str:
-        """Description of the remedy."""
+        """Text that tells the user how to avoid the fault: the rewrite, or the advice of the row."""
         then = ", and a session that allows the CPU" if self.on_cpu else ""
         return f"qnnbridge fix ({self.rewrite}){then}" if self.rewrite else self.advice
 
@@ -105,7 +105,7 @@ class KnownWrong:
     Args:
         inside: the branch or function that contains the node, "" for a node of the main graph.
         top: position in the main graph of the node, or of the node that contains it; set by `find_in_model`.
-        before: rewrites that must run first, so that the rewrite of the fault reaches the node.
+        before: rewrites that must run first, because without them the fault's rewrite does not find the node.
     """
 
     fault: WrongOperator
@@ -190,7 +190,7 @@ def find_in_model(
     graph = read_model(source, sizes)
     if graph is None:
         return ()
-    # Fast path: shapes are needed only if the model contains an operator of the table.
+    # Check the operators first: shapes are needed only if the model contains an operator of the table.
     wanted = operators()
     if not any(op in wanted for op in graph.ops()):
         return ()

@@ -220,7 +220,7 @@ def _from_document(document: Mapping[str, Any]) -> CompiledManifest:
     manifest = read_document(CompiledManifest, document, "manifest")
     # Accept upper case, because some tools print hashes in upper case.
     files = tuple(dataclasses.replace(record, sha256=record.sha256.lower()) for record in manifest.files)
-    # The model's author chose each file name, so check all of them before opening a file.
+    # The manifest comes from the model's author, who may be an attacker, so check each file name first.
     for record in files:
         problem = path_problem(record.name)
         if problem is not None:

@@ -141,7 +141,7 @@ def repeats_rows(graph: GraphIndex, node: GraphNode) -> bool:
 
 
 def _reaches(graph: GraphIndex, node: GraphNode, steps: int) -> bool:
-    """Return whether a normalization or a Sigmoid reads the node's result, directly or after `steps` nodes."""
+    """Return whether a normalization or a Sigmoid reads the node's result, after at most `steps` other nodes."""
     readers = graph.readers(node.made[0].name)
     # Ignore x * Sigmoid(x), which QNN merges and computes right.
     products = {reader.made[0].name for reader in readers if reader.op == "Mul"}
@@ -179,8 +179,8 @@ def loses_reshapes(graph: GraphIndex, product: GraphNode) -> Literal["", "wrong"
     before, length = sizes_of(source), sizes_of(right)[0]
     if source.name == left.name or not 0 < len(before) <= _MOST_MERGED or before[-1] == length:
         return ""
-    # Ignore leading dimensions of 1. With one or two dimensions the result is right if the reshapes change the
-    # number of rows by a factor of 2 or 4.
+    # Ignore leading dimensions of 1. If at most two dimensions remain, the result is right if the reshapes change
+    # the number of rows by a factor of 2 or 4.
     rows, products = math.prod(before[:-1]), math.prod(sizes_of(left)) // length
     if sum(size > 1 for size in before[:-1]) < 2 and not _is_long(before) and _is_near(rows, products):
         return ""
@@ -218,7 +218,7 @@ def _kept(graph: GraphIndex, end: GraphTensor, before: tuple[int, ...]) -> Liter
 
 
 def joins_edges(graph: GraphIndex, product: GraphNode) -> bool:
-    """Return whether only reshapes are between a float16 product and an input and an output of the model.
+    """Return whether a float16 product is connected to an input and an output of the model by reshapes only.
 
     QNN drops the reshapes and computes wrong results if the input (a, b, c, d) is reshaped to (a*b, c*d) for the
     product, and the output is (a, b, n) or (a, b, c, d).
@@ -275,7 +275,7 @@ _ROUNDS: Final = frozenset(("Cast", "Ceil", "Floor", "Round"))
 
 
 def may_be_negative(graph: GraphIndex, node: GraphNode, number: int) -> bool:
-    """Return whether a Cast of floats, a Neg, a Sub or a negative constant may make integers of an input negative.
+    """Return whether an integer input may be negative because of a Cast of floats, Neg, Sub or negative constant.
 
     On the way to the input, the integers may pass through sums, products, Where, and operators that only move
     values. Integer inputs of the model are usually masks and indices; they count as not negative.
@@ -363,9 +363,9 @@ Add And BitShift Concat Div Equal Greater GreaterOrEqual Less LessOrEqual Max Me
 Where Xor
 """
 _ALL_DATA: Final = frozenset(_ALL_DATA_NAMES.split())
-# ONNX Runtime moves a Transpose past these operators before and after a Reshape to a vector. Before the vector a
-# Transpose also moves past a Reshape, because consecutive Reshapes are merged; after the vector it also moves past
-# a Gather (since ONNX Runtime 1.28).
+# Operators that ONNX Runtime moves a Transpose past, upstream and downstream of a Reshape to a vector. Upstream a
+# Transpose also moves past other Reshapes, because consecutive Reshapes are merged; downstream it also moves past a
+# Gather (since ONNX Runtime 1.28).
 _MOVES_PAST_IN_FRONT: Final = (_MOVES_PAST | {"Reshape"}) - {"Concat"}
 _MOVES_PAST_BEHIND: Final = _MOVES_PAST | {"Gather"}
 # Maximum number of nodes that are visited in each direction.
@@ -393,16 +393,16 @@ _INT64: Final = 7
 _MOST_CURED: Final = 4
 _PASSED_BY_TRANSPOSES: Final = frozenset({"Identity", "Squeeze", "Unsqueeze"})
 _INT64_MAKERS: Final = _PASSED_BY_TRANSPOSES | {"ArgMax", "ArgMin", "Cast", "Transpose"}
-# Minimum rank of an affected output: after a Conv, an output of lower rank keeps its layout.
+# Minimum rank of an int64 output with this fault: after a Conv, an output of lower rank keeps its layout.
 _FEWEST_MOVED: Final = 3
 
 
 def transposes_int64_output(graph: GraphIndex, node: GraphNode) -> bool:
-    """Return whether an int64 output of the model comes from a Transpose of the model or one that ONNX Runtime
+    """Return whether an int64 output of the model comes from a Transpose, which the model contains or ONNX Runtime
     inserts.
 
-    QNN computes int64 in 32 bits. The provider ignores this for such an output, so each run fails because the sizes
-    differ.
+    QNN computes int64 in 32 bits. For such an output the provider still expects 64 bits, so each run fails because
+    the sizes differ.
     """
     # Ignore an output with five dimensions: the rewrite (a Flatten before the output) does not prevent its crash.
     if graph.readers(node.made[0].name) or len(sizes_of(node.made[0])) > _MOST_CURED:
@@ -468,7 +468,7 @@ def fails_with_wide_integers(graph: GraphIndex, node: GraphNode) -> Literal["", 
         "output" if such a result leaves QNN's graph, which crashes the process; "input" if such an input enters
             QNN's graph, so that the graph cannot be finalized; else "".
     """
-    # Fast path for nearly all nodes.
+    # Return early: few nodes have an int64 tensor of five dimensions.
     if not any(tensor.type == "int64" and tensor.rank == _WIDE for tensor in (*node.given, *node.made)):
         return ""
     if not takes_wide_integers(graph, node):

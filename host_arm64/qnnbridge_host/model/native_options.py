@@ -1,8 +1,8 @@
 """Options of a genai_config.json that load native code, write files, or read models of other folders.
 
-The author of the model writes the config of a folder for generation. ONNX Runtime loads the libraries and writes
-the files that the config lists, with the rights of the user. Such options are refused unless the caller has allowed
-them by name. Changes that the caller makes to the config (`qnnbridge.genai.Config`) are not checked.
+The author of the model writes genai_config.json. ONNX Runtime loads the libraries and writes the files that the
+config lists, with the rights of the user. Such options are refused unless the caller has allowed them by name.
+Changes that the caller makes to the config (`qnnbridge.genai.Config`) are not checked.
 
 The config is parsed as onnxruntime-genai parses it: if a key occurs twice in an object, onnxruntime-genai uses both
 values, while Python's JSON parser keeps the last one only. The module loads no native code. The functions have no
@@ -137,7 +137,7 @@ def _effect(key: str, value: Any, is_option: bool, own: str | None) -> str | Non
         return None if _is_own_backend(str(value), own) else "loads native code"
     if not isinstance(value, str):
         return None
-    # onnxruntime-genai 0.18 reads initializers shared by several stages from `data_file`.
+    # Check `data_file`, because onnxruntime-genai 0.18 reads initializers shared by several stages from this file.
     if name in ("filename", "data_file") or name.endswith("_filename"):
         problem = path_problem(value)
         return None if problem is None else f"refers to a file outside of the folder: {problem}"

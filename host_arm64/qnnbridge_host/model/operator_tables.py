@@ -261,8 +261,7 @@ def _as_qnn_has_it(element: str) -> str:
 
 
 def refused_at_the_end(node: GraphNode, outputs: Container[str]) -> bool:
-    """Return whether QNN refuses a Cast to int64 because its result is an output of the model. This depends on the
-    source type."""
+    """Return whether QNN refuses a Cast to int64 from this source type if the result is an output of the model."""
     source, made = node.input(0), node.made[0] if node.made else None
     if source is None or made is None or made.type != "int64" or made.name not in outputs:
         return False
@@ -283,7 +282,7 @@ def refused_attribute(node: GraphNode) -> tuple[AttributeRule, Any] | None:
     for one in _attribute_rules(node.op):
         value = node.get(one.name, one.default)
         if any(part not in one.allowed for part in (value if isinstance(value, (list, tuple)) else [value])):
-            # Ignore beta without C, because beta multiplies C.
+            # Ignore the beta of a Gemm without C, because beta multiplies C.
             if one.name == "beta" and node.input(2) is None:
                 continue
             # onnx returns the strings of a list as bytes.

@@ -62,7 +62,7 @@ FURTHER_OPTIMIZERS: Final = (
 _SATURATING: Final = frozenset(("MatMulInteger", "QLinearConv", "QLinearMatMul"))
 _UNSIGNED_WEIGHTS: Final = "Avx2WeightS8ToU8Transformer"
 EXACT_ENTRIES: Final = {"session.x64quantprecision": "1"}
-# If more optimizers than this seem to be at fault, the results vary at random.
+# Maximum number of optimizers at fault. If the search finds more, the results vary at random.
 MOST_CULPRITS: Final = 6
 
 
@@ -116,8 +116,8 @@ def harmful(is_right: Callable[[Sequence[str]], bool], names: Sequence[str]) -> 
         return None
     found: list[str] = []
     while True:
-        # Bisect for the fewest leading names without which, together with `found`, the model is right. The last of
-        # these names is an optimizer at fault.
+        # Bisect for the shortest prefix of `names` such that the model is right without this prefix and `found`.
+        # The last optimizer of the prefix is at fault.
         low, high = 0, len(names)
         while high - low > 1:
             middle = (low + high) // 2

@@ -64,7 +64,7 @@ def library_contains(folder: str | None, name: str) -> bool:
 
 
 def first_releases(name: str) -> Mapping[str, Release]:
-    """Return the first release that supports an option, for each of `SYSTEMS` whose newest libraries support it.
+    """Return the first release that supports an option, for each of `SYSTEMS` whose newest release supports it.
 
     (0, 0) means every release.
     """

@@ -122,7 +122,7 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
 
 # --- errors of a folder that cannot be written to --------------------------------------------------------
 
-# ONNX Runtime does not report why a write failed. If less space than this is free, report a full disk.
+# Free bytes below which a failed write is reported as a full disk: ONNX Runtime does not report why a write failed.
 LITTLE_BYTES: Final = 16 * 1024 * 1024
 
 # The numbers are ENOSPC, EFBIG, EROFS, EACCES and EDQUOT of Linux.
@@ -154,7 +154,7 @@ def seen_from(error: CompileFailed, folder: str, target: str) -> CompileFailed:
 
 
 def from_os(error: OSError, folder: str) -> CompileFailed:
-    """Return the error for an `OSError` raised in this process."""
+    """Return the error for an `OSError` that this process raised while writing to the folder."""
     return cannot_write(folder, reason_of(error, folder))
 
 

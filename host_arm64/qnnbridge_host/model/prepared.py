@@ -36,7 +36,7 @@ from qnnbridge_protocol.model_records import PREPARED_MANIFEST, folder_refused
 from qnnbridge_protocol.specs import CPU, QNN, ProviderSpec
 
 SCHEMA: Final = 1
-# Metadata key under which `prepare` stores its document in a model package.
+# Metadata key under which `prepare` stores the manifest of a model package.
 METADATA_KEY: Final = "qnnbridge"
 _LARGEST_BYTES: Final = 16 * 1024 * 1024
 # Context binaries of this and newer architectures also run on later architectures.
@@ -82,7 +82,7 @@ class FolderManifest(NamedTuple):
 
     model: the model to compile if no compiled model can run; empty if the folder does not contain the model.
     on_cpu: the model for providers other than QNN. files: empty for a package. made_by: for each file, the step
-    that made it; files of one step belong together. settings: the options of a package by the path of the model.
+    that made it; files of one step belong together. settings: options that a package sets, by path of the model.
     """
 
     folder: str
@@ -235,7 +235,7 @@ def from_package(folder: str, rows: Sequence[PackageVariant]) -> FolderManifest:
 
 
 def _sizes(bucket: str | None) -> dict[str, int]:
-    """Parse ``seq=16, batch=2``."""
+    """Return the sizes in the text of a bucket (``seq=16, batch=2``) by name."""
     pairs = (part.rpartition("=") for part in bucket.split(", ")) if bucket else ()
     return {name: int(size) for name, _, size in pairs}
 
@@ -369,8 +369,8 @@ def _judged(
 
 
 def _check_files(prepared: FolderManifest, name: str, hash_of: Hash) -> None:
-    """Compare a file, and the files that belong to it, with the manifest. The manifest of a package contains no
-    hashes."""
+    """Compare the hashes of a file, and of all files that the same step made, with the manifest. For a package,
+    whose manifest contains no hashes, check only that the file is no link to a path outside of the folder."""
     own = os.path.join(prepared.folder, PREPARED_MANIFEST)
     records = prepared.belonging_to(name)
     for one in [record.name for record in records] or [name]:

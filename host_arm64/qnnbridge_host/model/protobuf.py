@@ -31,7 +31,7 @@ MAX_KEPT_BYTES: Final = 4096
 MAX_KEPT_VALUES: Final = 4096
 # Protobuf's own default limit on nested messages.
 _MAX_DEPTH: Final = 100
-# Maximum number of fields of a walk: at 0.2 to 0.4 us per field and 1 to 3 us per message, reading any file takes
+# Maximum number of fields that `walk` reads: at 0.2 to 0.4 us per field and 1 to 3 us per message, any file takes
 # at most half a minute. A model of half a million nodes, each with three attributes and typed results, has 60
 # million fields.
 MOST_FIELDS: Final = 2**26
@@ -129,8 +129,8 @@ class Message:
 
     def text(self, number: int) -> str | None:
         """Return a field as a string; ``None`` if the field is absent or too long."""
-        # Decode bytes that are not UTF-8 as lone surrogates, like `os.fsdecode`. `check_travels` later refuses a
-        # path with surrogates.
+        # Decode bytes that are not UTF-8 as lone surrogates, like `os.fsdecode`. A path with surrogates is refused
+        # before it is sent to the host.
         value = self.values.get(number)
         return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else None
 
@@ -154,7 +154,7 @@ _GROUP: Final = MessageKind("group")
 class FieldVisitor(Protocol):
     """Visitor that decides which messages are read, and processes each message after it has been read.
 
-    looked: number of fields that `wants` has read; `walk` adds this number to its count and resets it.
+    looked: number of fields that `wants` has read; `walk` adds `looked` to its own count and sets it to 0.
     """
 
     looked: int

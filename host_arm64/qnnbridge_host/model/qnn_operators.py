@@ -38,7 +38,7 @@ _STANDARD: Final = ("", "ai.onnx", "ai.onnx.ml")
 
 
 def nothing_for_qnn(operators: Iterable[str]) -> bool:
-    """Return whether QNN lacks all of these operators, so that sizes and types of the model do not matter."""
+    """Return whether QNN lacks all of these operators. If so, the caller need not check sizes and types."""
     computing = set(operators) - {"Constant"}
     return bool(computing) and len(lacking(computing)) == len(computing)
 

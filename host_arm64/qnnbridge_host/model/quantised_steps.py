@@ -29,7 +29,7 @@ _MOVES: Final = frozenset(
 
 
 def quantised_steps(source: str | bytes) -> Mapping[str, float]:
-    """Return the step of each tensor with a single step for all of its values, by name.
+    """Return the quantisation step by tensor name, for tensors whose values all have the same step.
 
     Args:
         source: path of a model file, or its bytes. The result is empty for a file that is not a model.
@@ -72,8 +72,8 @@ def scales_of(graph: GraphIndex, node: GraphNode, number: int) -> tuple[float, .
 
 
 def scale_count(graph: GraphIndex, node: GraphNode, number: int) -> int:
-    """Return the number of scales of a quantised input, even of many scales. Raise `Unknown` if it is not
-    quantised.
+    """Return the number of scales of a quantised input, even if `scales_of` does not return so many scales. Raise
+    `Unknown` if the input is not quantised.
     """
     return math.prod(sizes_of(_scale(graph, node, number)))
 

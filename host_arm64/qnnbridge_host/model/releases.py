@@ -61,8 +61,8 @@ def sdk_numbers(text: str) -> tuple[int, ...]:
 
 
 def sdk_is_newer(sdk: str, than: str) -> bool:
-    """Return whether `sdk` is newer. Only the numbers that both versions have are compared: 2.40.1 is not newer
-    than "2.40"."""
+    """Return whether the SDK version `sdk` is newer than `than`. Only the numbers that both versions have are
+    compared: 2.40.1 is not newer than "2.40"."""
     left, right = sdk_numbers(sdk), sdk_numbers(than)
     shared = min(len(left), len(right))
     return left[:shared] > right[:shared]
@@ -136,8 +136,8 @@ class Wheel:
     """A wheel in the package index.
 
     python: the interpreter tag, such as "cp313". requires: packages that pip installs with the wheel.
-    own_libraries: machine type by path, for libraries that are not in the release's wheels for other Python
-    versions.
+    own_libraries: machine type by path, for libraries that this wheel contains and the release's wheels for other
+    Python versions lack.
     """
 
     file: str

@@ -66,7 +66,7 @@ def scan_model(
 
 
 def scan_open(file: BinaryIO, *, path: str | None = None, count_nodes: bool = False) -> ModelScan:
-    """Scan a model from a seekable file opened in binary mode. Raise `InvalidProtobuf` and `OSError`."""
+    """Scan a seekable binary file. Raise `InvalidProtobuf` if it is not a model, `OSError` if reading fails."""
     return _scan(file, file.seek(0, io.SEEK_END), path, count_nodes)
 
 
@@ -121,7 +121,7 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
             "It was not written completely: a download or the program that writes it was interrupted.",
             "Download or create the model again.",
         )
-    # Check for a pointer before text, because a pointer is also text, but has another fix.
+    # Check for a Git LFS pointer before text, because a pointer is also text, but has another fix.
     elif head.startswith(_LFS_MARK):
         words = (
             "is not an ONNX model: it is a Git LFS pointer",
@@ -178,7 +178,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
         what = "has too many fields for a model"
         cause = "It is damaged, or was made to overload programs that read it."
     details: dict[str, object] = {"path": path, "size": size}
-    # The detail `limit` is absent for another file type, false for damage, and true for too many fields.
+    # Set the detail `limit` only for a protobuf file: true if it has too many fields, false if it is damaged.
     if found is not None and found.at is not None:
         details |= {"at": found.at, "limit": isinstance(found, TooMuch)}
     return InvalidProtobuf(
@@ -197,7 +197,7 @@ WEIGHTS_OUTSIDE: Final = (
 
 
 def weights_outside_fix(model: str | None) -> str:
-    """Return the fix for `WEIGHTS_OUTSIDE`. model: the model's file, if it is known."""
+    """Return the fix for weights outside of the model's folder. model: the model's file, if it is known."""
     return (
         "Copy the file with the weights into the folder of the model, and let the model refer to it by its name "
         f"alone: {beside_command(model)}"

@@ -117,7 +117,7 @@ _FEW_BYTES: Final = 256 * 1024
 
 # This is a copy of `manifest.SUFFIX`, because that module is imported only for compiled models.
 MANIFEST_SUFFIX: Final = ".qnnbridge.json"
-# Stored instead of the hash of a missing file, which is not an error: initializers given as values may replace it.
+# Stored instead of the hash of a missing file. It is no error: an application may give initializers as values.
 MISSING = "missing"
 
 
@@ -295,7 +295,7 @@ class ModelSource(NamedTuple):
         """
         if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
             data = bytes(path_or_bytes)
-            scan = _scan(io.BytesIO(data), None)  # scan before hashing, as for a file
+            scan = _scan(io.BytesIO(data), None)  # scan first, so that a broken model is not hashed
             beside = _look_beside(scan, os.path.abspath(folder or os.curdir), memo)
             return cls(None, data, _fingerprint(_hash(data), beside), beside, scan)
         if not isinstance(path_or_bytes, (str, os.PathLike)):
@@ -356,14 +356,14 @@ def open_again(
     if _fingerprint(own, beside) == fingerprint:
         return source
     for file in source.known:
-        # A missing file is certainly a cause. The sizes and dates compared below only suggest which file has
-        # changed, because the fingerprint is one hash over all files.
+        # A missing file has certainly changed the fingerprint. The sizes and dates compared below only suggest
+        # which file has changed, because the fingerprint is one hash over all files.
         if file.stamp is None and file.path in then:
             raise _changed(file.path, "cannot be read any more (it does not exist)", source.label, source.path)
     touched = [
         file.path
         for file in source.known
-        # Skip a file that did not exist when the session was created: it was ignored above, so it is not the cause.
+        # Skip a file that did not exist when the session was created: its hash was replaced by `MISSING` above.
         if file.stamp is not None
         and file.path in then
         and then[file.path] != (file.stamp.size, file.stamp.modified_ns)
@@ -397,7 +397,7 @@ def _scan(file: BinaryIO, path: str | None) -> ModelScan | None:
     try:
         return scan_open(file, path=path)
     except InvalidProtobuf as error:
-        limited = error.details.get("limit")  # absent for a file that is not an ONNX model
+        limited = error.details.get("limit")  # the detail is absent if the file is not an ONNX model
         if limited:
             raise
         # If the model has a manifest, do not raise here: the checks before a session report which file is damaged.

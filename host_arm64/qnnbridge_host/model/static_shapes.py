@@ -37,8 +37,8 @@ def complete(graph: FileGraph) -> None:
     types."""
     # File order is enough: ONNX requires that a node follows the nodes whose results it reads.
     for op, _, inputs, outputs, attributes, *_ in graph.entries:
-        # Stop here: without inputs nothing can be inferred, and the value of a Constant was recorded when the file
-        # was read.
+        # Skip a node without inputs: nothing can be inferred from it, and the value of a Constant was recorded when
+        # the file was read.
         if not inputs or not outputs:
             continue
         given = [graph.about(name) for name in inputs]
@@ -142,8 +142,8 @@ def window_of(sizes: Sizes, attributes: Attributes, weights: GraphTensor | None)
     pads = list(attributes.get("pads") or [0] * 2 * dims)
     auto = attributes.get("auto_pad", "NOTSET")
     if auto.startswith("SAME"):
-        # With auto_pad SAME, ONNX Runtime treats the dilations of a pooling differently from the ONNX
-        # specification.
+        # The padding is unknown: with auto_pad SAME, ONNX Runtime treats the dilations of a pooling differently
+        # from the ONNX specification.
         if weights is None and max(dilations) > 1:
             raise Unknown
         wanted = [
@@ -209,7 +209,7 @@ def _transposed(given: Inputs, attributes: Attributes) -> Shape:
 
 def _matmul(given: Inputs, attributes: Attributes) -> Shape:
     left, right = sizes_of(given[0]), sizes_of(given[1])
-    # ONNX treats a vector as a matrix with one row or column and drops that axis afterwards; not implemented here.
+    # Do not infer products of vectors, which ONNX extends to matrices with one row or column.
     if len(left) < 2 or len(right) < 2:
         raise Unknown
     return (*_broadcast(left[:-2], right[:-2]), left[-2], right[-1])
@@ -228,19 +228,19 @@ def _concat(given: Inputs, attributes: Attributes) -> Shape:
 
 def _flatten(given: Inputs, attributes: Attributes) -> Shape:
     shape = sizes_of(given[0])
-    # An axis equal to the rank puts all sizes into the first product. A negative axis counts from the end.
+    # If the axis equals the rank, the second product is 1. A negative axis counts from the end.
     axis = attributes.get("axis", 1)
     return (math.prod(shape[:axis]), math.prod(shape[axis:]))
 
 
 def _reshape(given: Inputs, attributes: Attributes) -> Shape:
     wanted = _whole(given, 1)
-    # Without a 0 or -1 the result is known even if the input's shape is not.
+    # If the target shape contains no 0 or -1, the result is known without the input's shape.
     shape = sizes_of(given[0]) if 0 in wanted or -1 in wanted else ()
     found = [
         shape[axis] if size == 0 and not attributes.get("allowzero") else size for axis, size in enumerate(wanted)
     ]
-    # The product contains the -1, so its sign is inverted.
+    # The product of `found` includes the -1, so negate it to get the product of the known sizes.
     if -1 in found:
         found[found.index(-1)] = math.prod(shape) // -math.prod(found)
     return tuple(found)
@@ -460,7 +460,7 @@ _SEVERAL: Final[Mapping[str, Callable[[Inputs, Attributes], list[Shape]]]] = {
     "TopK": _top_k,
     **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
 }
-# Index of the output that is int64 for all input types.
+# Index of the int64 output, for operators that have one whatever the types of their inputs.
 _INTEGERS: Final = {"Shape": 0, "Size": 0, "ArgMax": 0, "ArgMin": 0, "TopK": 1}
 # The first input of Where is its condition, which is boolean.
 _DATA_INPUT: Final = {"Where": 1}
@@ -476,7 +476,7 @@ _KEEPING_TYPE: Final = frozenset({*_RULES, *_SEVERAL}.difference(_OTHER_TYPE))
 # `x.view(x.shape[0], -1)` as Shape, Gather, Unsqueeze and Concat. ONNX Runtime folds these nodes when it loads a
 # model with fixed sizes, so QNN gets their results as constants.
 
-# Sizes, axes, pads and scales have fewer elements than this.
+# Maximum number of elements of a tensor whose values are inferred; sizes, axes, pads and scales have fewer.
 _MOST: Final = 64
 # Limit integers to 64 bits: Python's integers have no limit, so a malicious model could square a number until
 # memory is exhausted.
@@ -486,7 +486,7 @@ _FLOATS: Final = frozenset({1, 10, 11})
 
 
 def _values_of(op: str, given: Inputs, attributes: Attributes, shape: Sizes | None) -> Values:
-    """Return the values of a node's first output in order. shape: the shape of that output."""
+    """Return the values of a node's first output in row-major order. shape: the shape of that output."""
     rule = _VALUE_RULES.get(op)
     count = _MOST + 1 if shape is None else math.prod(shape)
     if rule is None or shape is None or count > _MOST:

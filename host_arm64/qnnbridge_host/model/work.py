@@ -64,7 +64,7 @@ def _transposed(node: GraphNode) -> int | None:
     data, weight = node.input(0), node.input(1)
     if data is None or weight is None or data.elements is None or weight.fixed is None:
         return None
-    # Weights of ConvTranspose begin with the inputs: each input element is multiplied by all of its weights.
+    # The first axis of the weights is the input channel: all weights of a channel multiply each element in it.
     return data.elements * math.prod(weight.fixed[1:])
 
 

@@ -174,7 +174,7 @@ class CaseNode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaseModel:
-    """Parts of a model that `to_bytes` encodes."""
+    """Nodes, inputs, outputs and constants of a case's model."""
 
     nodes: Sequence[CaseNode]
     inputs: Mapping[str, SweepTensor]

@@ -295,7 +295,7 @@ class Reference:
                 self.reason = "the model returns a different result in each run"
 
     def check(self, open_changed: OpenSession, allowed: float = 0.0) -> ModelCheck:
-        """Compare a changed model. Raise `OrtError` if it fails to load or run. allowed: a larger tolerance."""
+        """Compare a changed model. Raise `OrtError` if this model cannot run. allowed: minimum tolerance."""
         tolerance = max(self._tolerance, allowed)
         sizes = self._samples.sizes
         if self.reason:

@@ -144,8 +144,8 @@ def detection_columns(expected: Array, found: Array) -> tuple[Columns, ...]:
         falls &= False
     if int(np.count_nonzero(~whole)) < _LEAST_MEASURED or not (classes.any() or falls.any()):
         return ()
-    # Coordinates may also be in 0 to 1. In that case the score is the column by which the rows are sorted, or
-    # unknown.
+    # Columns in 0 to 1 by which the rows are sorted are scores. Without such columns, a single fractional column in
+    # 0 to 1 is the score; several such columns may be coordinates.
     scores = falls if falls.any() else within & ~whole
     if int(np.count_nonzero(scores)) > 1:
         scores = falls
@@ -204,8 +204,8 @@ _SAME_OBJECT: Final = 0.7
 _THINNEST: Final = 3
 _MOST_RUNS: Final = 20_000
 _MOST_OBJECTS: Final = 2_000
-# For segmentations: a class that covers a smaller fraction of the pixels is ignored. The next constant is the
-# minimum overlap of the regions of a class.
+# `_CLASS_SHARE`: fraction of a segmentation's pixels below which a class is ignored. `_SAME_REGION`: minimum
+# overlap of the regions of a class.
 _CLASS_SHARE: Final = 1e-3
 _SAME_REGION: Final = 0.8
 _SUM_OF_ONE: Final = 0.02
@@ -216,7 +216,7 @@ _CLOSE: Final = 0.05
 # Allowed change of a detection's score. A larger change is an error, because programs rank detections by score and
 # have their own thresholds.
 SCORE_MOVES: Final = 0.1
-# Class numbers closer than this are equal.
+# Largest difference of two class numbers that count as equal.
 HALF: Final = 0.5
 
 
@@ -384,7 +384,7 @@ def _objects(mask: Array) -> Array | None:
             # Pixels that touch at a corner are connected, too.
             if starts[above, 1] <= ends[here, 1] and starts[here, 1] <= ends[above, 1]:
                 leader[leader_of(here)] = leader_of(above)
-            # The run that ends first cannot touch later runs of the other line.
+            # Advance past the run that ends first: this run touches no later run of the adjacent row.
             if ends[above, 1] < ends[here, 1]:
                 above += 1
             else:

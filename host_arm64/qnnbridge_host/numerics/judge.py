@@ -67,7 +67,7 @@ _NARROW_BYTES: Final = 2
 _STEP: Final = 1.0
 # Factor for the size of a step, because multiples of the step are rounded in float32.
 _ONE_STEP: Final = 1.01
-# If there are fewer class numbers than this, even a single different number counts as a difference.
+# Number of class numbers below which a single different number counts as a difference.
 _FEW_CLASSES: Final = 3
 
 
@@ -252,8 +252,8 @@ def as_array(value: Any) -> Array | None:
 
 
 def worst(judged: Iterable[tuple[str, JudgedNumbers]]) -> tuple[str, JudgedNumbers] | None:
-    """Return the output that decides the verdict. Differing outputs come first, then agreeing ones, then by lowest
-    SNR.
+    """Return the output that decides the verdict: differing outputs come before agreeing outputs, and in each group
+    the lowest SNR comes first.
     """
     return min(judged, key=lambda one: badness(one[1]), default=None)
 
@@ -321,8 +321,8 @@ def _judge_floats(
         if lost:
             reason = f"{lost} of {known.size} values are NaN or infinite, but not on the CPU"
     state: State = "differs" if reason else "agrees"
-    # Do not compare columns with the noise, which has been subtracted from their differences. The noise of the
-    # whole output would be too large for small columns.
+    # Skip this check for columns: the noise has already been subtracted from their differences, and the noise of
+    # the whole output would hide errors in columns with small values.
     if (
         reason
         and not lost
@@ -345,7 +345,7 @@ def _float_reason(
 ) -> str:
     """Return why an output differs, or "". farthest: largest difference relative to the range.
 
-    A few values that are far off are not a fault, many are.
+    Tolerate a few values that are far off, but not many.
     """
     text = f"SNR {ratio:.1f} dB, {off:.1%} of the values are off by more than 5 % of the range"
     if ratio >= limits.good_db:
@@ -362,7 +362,7 @@ def _float_reason(
 class _Table:
     """The worst columns of an output whose columns have different scales.
 
-    part: description of the columns. reason: why the output differs. remark: why it agrees in spite of the SNR.
+    part: description of the columns. reason: why the output differs. remark: why it agrees although its SNR is low.
         silent: why the verdict is "unknown".
     """
 
@@ -421,7 +421,7 @@ def _table(
 
 
 def _class_reason(mine: Array, theirs: Array, group: Columns) -> str:
-    """Return why class numbers differ; "" if only so few differ that their scores may be nearly equal."""
+    """Return why class numbers differ; "" if nearly equal scores can explain the few differences."""
     different = int(np.count_nonzero(np.abs(mine - theirs) > HALF))
     if different > _OF_INTEGERS * mine.size and (different > 1 or mine.size < _FEW_CLASSES):
         return f"{different} of {mine.size} class numbers in {group} differ"
@@ -436,8 +436,8 @@ def beyond_noise(mine: Array, theirs: Array, most: float, limits: NumberLimits, 
 
 
 def _worst_column(mine: Array, gap: Array, group: Columns) -> tuple[float, str]:
-    """Return the lowest SNR of a column, and the name of the column. Skip columns whose values are comparatively
-    small."""
+    """Return the lowest SNR of a column, and the name of the column. Skip columns whose values are small relative
+    to the largest value of the group."""
     loud = np.flatnonzero(np.abs(mine).max(axis=0) * _UNLIKE >= group.largest)
     ratios = [snr_db(mine[:, place], mine[:, place] + gap[:, place]) for place in loud]
     return min(ratios), f"column {group.numbers[loud[int(np.argmin(ratios))]]}"
@@ -507,8 +507,8 @@ def rank(one: JudgedNumbers) -> float:
 
 
 def badness(one: JudgedNumbers) -> tuple[int, float]:
-    """Return a sort key that puts the deciding output first: differing ones, then agreeing ones, then by lowest
-    SNR.
+    """Return a sort key that puts the deciding output first: differing outputs come before agreeing outputs, and in
+    each group the lowest SNR comes first.
     """
     return {"differs": 0, "agrees": 1}.get(one.state, 2), rank(one)
 

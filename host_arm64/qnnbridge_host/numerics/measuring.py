@@ -141,7 +141,7 @@ def measured(
     except Exception as error:  # noqa: BLE001 - QNN's error is the result
         status: CaseStatus = "refused" if sides.is_refusal(error) else "failed"
         return CaseResult(status, str(error)[:300])
-    # Quantisation steps are stored under the names of the float outputs.
+    # Use the output names of the float model, because `steps` contains the quantisation steps by these names.
     names = list(float_model(case).outputs)
     found = []
     for given, expected, ours in results:
@@ -172,7 +172,7 @@ def _moved(feeds: Feeds, steps: Mapping[str, float], rng: np.random.Generator) -
     for name, value in feeds.items():
         if value.dtype.kind == "f":
             sign = rng.choice([-1.0, 1.0], value.shape)
-            # An infinite value is not rounded; infinity minus infinity would be NaN.
+            # An infinite value has no rounding error. Use 0, because infinity minus infinity would be NaN.
             size = np.where(np.isfinite(value), np.abs(value), 0)
             value = np.asarray(value + sign * (size * HALF_ROUNDING + steps.get(name, 0.0) / 2), value.dtype)
         found[name] = value

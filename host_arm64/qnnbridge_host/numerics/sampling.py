@@ -266,7 +266,7 @@ Spread = Callable[[tuple[int, ...], np.random.Generator], Array]
 
 _SAMPLE_RATE: Final = 16000
 _WIDE_BYTES: Final = 4
-# Magnitude of the ordinary inputs; normally distributed values exceed it slightly.
+# Magnitude up to which float inputs are ordinary. Normally distributed inputs rarely exceed it.
 _REACH: Final = 6.0
 # Minimum length of an axis that gets a pattern.
 _LEAST_AXIS: Final = 8
@@ -371,7 +371,7 @@ def knowledge_in(source: str | os.PathLike[str] | bytes | memoryview) -> InputKn
 def ordinary_inputs(
     declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING_KNOWN, seed: int = 0
 ) -> list[NamedFeeds]:
-    """Generate three sets for inputs of fixed sizes: values in 0..1, of both signs, and zeros. Raise `NotMade`."""
+    """Generate three sets: values in 0..1, of both signs, zeros. Raise `NotMade` if values cannot be generated."""
     refuse_unmakeable(declared)
     made = [_made(declared, knowledge, seed, number, name) for number, name in enumerate(_ORDINARY)]
     if any(value.dtype.kind == "f" for value in made[0].feeds.values()):
@@ -388,8 +388,8 @@ def codes(declared: Sequence[DeclaredInput], knowledge: InputKnowledge = NOTHING
 
 
 def masks_as_used(feeds: Feeds) -> Feeds:
-    """Return the inputs with their masks, which are recognised by name, replaced by realistic ones: ones, then
-    zeros.
+    """Return the inputs, with each mask replaced by a typical mask (ones, then zeros). Masks are recognised by
+    name.
     """
     return {name: _mask(value) if _kind_of(name) == "mask" else value for name, value in feeds.items()}
 
@@ -402,8 +402,8 @@ def _mask(value: Array) -> Array:
 
 
 def made_up(declared: Sequence[DeclaredInput], seed: int) -> Feeds:
-    """Generate one set of inputs of fixed sizes: values in 0..1, and ids, masks and lengths for inputs with such
-    names.
+    """Generate one set of inputs of fixed sizes: ids, masks and lengths for inputs whose names suggest these, other
+    values in 0..1.
 
     Raises:
         NotMade: no values can be generated for an input.
@@ -425,7 +425,7 @@ def further_inputs(
 
 
 def is_guess(feeds: Feeds, knowledge: InputKnowledge = NOTHING_KNOWN) -> bool:
-    """Return whether a float input exceeds ordinary values, and the range that the model accepts is unknown.
+    """Return whether a float input is unusually large (above `_REACH`) although the model's valid range is unknown.
 
     Such inputs can show that a model is right, but not that it is wrong, because float16 overflows above 65504.
     """
@@ -483,7 +483,7 @@ def _filled(
     longest: int,
     rng: np.random.Generator,
 ) -> Array:
-    """Return typical values for an input of this kind. `value` is random, with the right type and shape."""
+    """Return typical values for an input of the given kind. `value` is random, with the right type and shape."""
     if name in knowledge.quantised:
         return _steps(value, rng)
     if kind == "mask" and value.dtype.kind in "fiub":

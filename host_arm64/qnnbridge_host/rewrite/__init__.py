@@ -1,1 +1,1 @@
-"""Rewrites of what QNN refuses or computes wrong. Each rewrite is verified to keep the model's results."""
+"""Rewrites of operators that QNN refuses or computes wrong. Each rewrite is checked to keep the model's results."""

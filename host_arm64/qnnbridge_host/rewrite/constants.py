@@ -74,7 +74,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         editor.graph.input.remove(value)
         editor.add_constant(values[name], name, name)
         changes.append(f"input {name} is now the constant {shown(constant)} and no longer an input of the model")
-    # Since IR version 4 an initializer need not be an input of the graph.
+    # Before IR version 4 each initializer had to be an input of the graph as well.
     if changes:
         editor.model.ir_version = max(editor.model.ir_version, 4)
         editor.changed(shapes=True)
@@ -82,7 +82,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
 
 
 def propagate_shapes(editor: Editor) -> list[str]:
-    """Remove declared shapes of intermediate tensors, which may have other sizes, and infer all shapes."""
+    """Remove declared shapes of intermediate tensors, which may contradict the inputs, and infer all shapes."""
     if shapes.free_dimensions(editor.graph):
         return []
     free = shapes.forget_inferred(editor.graph)
@@ -190,7 +190,7 @@ def shrink_masks(editor: Editor) -> list[str]:
 INPUT_LIMIT = 1 << 16
 OUTPUT_LIMIT = 1 << 20
 TOTAL_LIMIT = 1 << 25
-# After this number of refused sub-models the remaining nodes are not folded. Real models need one or two.
+# Maximum number of sub-models that ONNX Runtime may refuse before folding stops. Real models have one or two.
 MOST_REFUSED = 200
 
 # QNN needs pairs of Quantize and Dequantize, so they are not folded. The results of random operators, and of
@@ -372,7 +372,7 @@ def _evaluate(editor: Editor, nodes: list[Any], known: dict[str, Array]) -> dict
     results = _run_part(editor, nodes, constants, needed) if needed else {}
     if needed and len(results) == len(needed):
         return results
-    # Some results cannot become constants (strings, types that numpy lacks), but the results before them can.
+    # Fold the intermediate results if some needed results cannot be constants (strings, types that numpy lacks).
     return _run_part(editor, nodes, constants, list(made))
 
 
@@ -381,7 +381,7 @@ def _run_part(editor: Editor, nodes: list[Any], constants: list[Any], names: lis
     from onnx import helper
 
     graph = helper.make_graph(nodes, "constants", [], [onnx.ValueInfoProto(name=name) for name in names], constants)
-    # Since IR version 4 an initializer need not be an input.
+    # Before IR version 4 each initializer had to be an input as well.
     model = helper.make_model(
         graph, opset_imports=list(editor.model.opset_import), ir_version=max(editor.model.ir_version, 4)
     )

@@ -108,7 +108,7 @@ _PASSING_ONE: Final = frozenset({"Cast", "Flatten", "Gather", "Identity", "Resha
 
 
 def _source_of(index: ModelIndex, name: str) -> str:
-    """Follow a scalar back through operators that change only its shape or type; return the first tensor."""
+    """Return the tensor from which operators that change only shape or type compute a scalar."""
     for _ in range(_MOST_STEPS):
         maker = index.maker(name)
         if maker is None or maker.op_type not in _PASSING_ONE:
@@ -118,7 +118,7 @@ def _source_of(index: ModelIndex, name: str) -> str:
 
 
 def deciding_inputs(model: Any) -> dict[str, float]:
-    """Return scalar inputs that determine the condition of an If, each with a number with which it is compared."""
+    """Return the scalar inputs that decide the condition of an If, each with a number that is compared with it."""
     index = ModelIndex(model)
     scalars = {
         value.name

@@ -90,7 +90,7 @@ def float_between(editor: Editor) -> list[str]:
 
 
 def _set_nodes(editor: Editor, nodes: list[Any], doubles: Collection[str]) -> None:
-    """Replace the nodes, and remove the declared types of the doubles."""
+    """Replace the model's nodes by `nodes`, and remove the declared types of the tensors in `doubles`."""
     known = [value for value in editor.graph.value_info if value.name not in doubles]
     del editor.graph.value_info[:]
     editor.graph.value_info.extend(known)

@@ -358,7 +358,7 @@ def columns_by_transposed_conv(editor: Editor, node: Any) -> list[Any] | None:
 # --- DFT -------------------------------------------------------------------------------------------------
 
 _AXIS_IS_AN_INPUT = 20  # first opset in which the axis is an input
-# Maximum number of elements of the matrix, which becomes a weight. A DFT of 1,024 complex values needs this number.
+# Maximum number of elements of the matrix, which becomes a weight: enough for a DFT of 1,024 complex values.
 _MOST_OF_DFT: Final = 1 << 22
 
 
@@ -384,7 +384,7 @@ def dft_by_matmul(editor: Editor, node: Any) -> list[Any] | None:
     size = shape[axis] * shape[-1]
     if axis == len(shape) - 1 or length < 1 or not math.prod(shape) or size * made * 2 > _MOST_OF_DFT:
         return None
-    if shape[axis] == 2:  # QNN cannot finalize the resulting graph (see the last Reshape below)
+    if shape[axis] == 2:  # only the last size would change in the last Reshape below, which QNN cannot finalize
         return None
     matrix = _dft_matrix(shape[axis], length, made, inverse)[:, : shape[-1]].reshape(size, 2 * made)
     last = len(shape) - 1

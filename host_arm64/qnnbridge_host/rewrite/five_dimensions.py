@@ -60,7 +60,7 @@ def gather_instead_of_step(editor: Editor, node: Any, record: GraphNode) -> list
     gather = editor.make("Gather", [node.input[0], indices], node, node.output[0], axis=axis % len(shape))
     if axis % len(shape) > 0:
         return [gather]
-    # QNN cannot finalize a Gather of several values along the first of five dimensions.
+    # Merge the other dimensions: QNN cannot finalize a Gather of several values along the first of five dimensions.
     rows = editor.add_constant(np.array([shape[0], math.prod(shape[1:])]), "rows")
     first = editor.make("Reshape", [node.input[0], rows], node)
     gather.input[0] = first.output[0]

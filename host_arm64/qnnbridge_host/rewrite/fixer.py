@@ -155,7 +155,7 @@ class RewriteRun:
             checked = self._checked(max(self._allowed, rewrite.tolerance))
         except OrtError as error:
             if sizing or self._broken:
-                # With fixed sizes a branch that is never executed may be invalid; a later rewrite removes it.
+                # Keep the sizes: an untaken branch may be invalid with them; a later rewrite removes the branch.
                 self._broken = error.cause or error.message
                 self._kept, self._loads = self._now, False
                 return RewriteStep(

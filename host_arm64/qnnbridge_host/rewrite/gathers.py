@@ -22,7 +22,7 @@ _OF_A_MATRIX = 2
 
 
 def gather_by_list(editor: Editor) -> list[str]:
-    """Rewrite each Gather for which QNN uses the wrong elements."""
+    """Change the indices or the data of each Gather for which QNN reads wrong elements."""
     done: list[str] = []
     for step in (_list_indices, _gather_inside, limit_gathered):
         found = step(editor)
@@ -50,7 +50,7 @@ def _list_indices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | N
 
 @for_matches("Gather", ("gather-long",), "Gather with more than 256 indices")
 def _gather_inside(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Append a dimension of size 1: QNN's Gather takes wrong elements only along the last dimension."""
+    """Append a dimension of size 1 to the data: QNN's Gather reads wrong elements only along the last dimension."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None:
         return None
@@ -76,12 +76,12 @@ def limit_gathered(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("GatherND", ("gather-nd-slices", "gather-nd-rows"), "GatherND of slices")
 def gather_flat_slices(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Merge the dimensions of slices that GatherND reads into one dimension."""
+    """Merge the dimensions of each slice that a GatherND reads into one dimension."""
     shape, indices, made_shape = (editor.shape(name) for name in (*node.input[:2], node.output[0]))
     if shape is None or indices is None or made_shape is None:
         return None
     if indices[-1] == 1 and len(indices) == _OF_A_MATRIX:
-        # The indices refer to the first dimension only, so Gather computes the same.
+        # The indices refer to the first dimension only, so replace the GatherND by a Gather.
         flat = editor.add_constant(np.array([-1]), "flat")
         first = editor.make("Reshape", [node.input[1], flat], node)
         return [first, editor.make("Gather", [node.input[0], first.output[0]], node, node.output[0], axis=0)]
@@ -98,7 +98,7 @@ def _count_computed_indices(editor: Editor, node: Any, record: GraphNode) -> lis
     shape, indices = editor.shape(node.input[0]), editor.shape(node.input[1])
     if not shape or not indices:
         return None
-    # Each index of ScatterND is a list of coordinates.
+    # Each index of ScatterND is a list of coordinates, so add one size for each coordinate.
     sizes = shape[: indices[-1]] if node.op_type == "ScatterND" else shape[record.attributes.get("axis", 0)]
     chain, kind = NodeChain(editor, node), dtype_of(editor, node.input[1])
     zero, size = (editor.add_constant(np.array(number, kind), "from_start") for number in (0, sizes))
@@ -108,5 +108,5 @@ def _count_computed_indices(editor: Editor, node: Any, record: GraphNode) -> lis
 
 
 def count_indices_from_start(editor: Editor) -> list[str]:
-    """Replace negative indices, which count from the end, by the equivalent indices from the start."""
+    """Replace negative indices, some of which QNN uses wrong, by the equivalent indices from the start."""
     return [*count_constant_indices(editor), *_count_computed_indices(editor)]

@@ -177,8 +177,8 @@ class _Narrowing:
         return self._narrow[name]
 
     def _rename_merged(self, node: Any | None) -> None:
-        """Give Reshapes that ONNX Runtime merges into the next conversion the name of a conversion, so that the
-        merged node runs on the CPU."""
+        """Name each Reshape before a conversion like a conversion: ONNX Runtime gives the Reshape's name to the
+        merged node, which must run on the CPU."""
         while node is not None and node.op_type in _RESHAPES and not is_conversion(node.name):
             node.name = self._editor.fresh(f"{node.output[0]}{CONVERSION_OF_INTEGERS}")
             node = self._made.get(node.input[0])

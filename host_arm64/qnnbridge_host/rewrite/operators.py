@@ -80,7 +80,7 @@ def _multiply(editor: Editor, node: Any, number: int, factor: float, before: lis
 # QNN merges a Sigmoid or Tanh with one of these operators directly before it, which costs accuracy: 46 to 48 dB
 # instead of 67 to 70 dB (simulator of V73, 2.7.0).
 _MERGED_WITH = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm"})
-# The sigmoid of this number is 9e-27, which is 0 in half floats, and the tanh is -1.
+# Lower bound that Max applies to the input: sigmoid(-60) is 9e-27, which is 0 in half floats, and tanh(-60) is -1.
 _LEAST_OF_A_GATE = -60.0
 _MAX_BROADCASTS = 8  # first opset in which Max supports broadcasting
 
@@ -216,7 +216,7 @@ def define_missing_operators(editor: Editor) -> list[str]:
     return [f"{count} {op}" for op, count in counted.items()]
 
 
-# The largest half float, and a power of two, with which products are exact.
+# The largest half float, and a factor for values. Multiplying by a power of two is exact.
 _LARGEST_HALF, _QUARTER = 65504.0, 0.25
 
 
@@ -313,8 +313,8 @@ def _gelu_of(editor: Editor, last: Any) -> Iterator[str]:
 
 
 def _products(editor: Editor, node: Any, depth: int) -> Iterator[tuple[float, list[str]]]:
-    """Split a Mul or Div into the product of its constants and its other factors. Yield this split, then the splits
-    with nested products expanded.
+    """Yield the ways to split a Mul or Div into a constant and other factors: first with nested products unchanged,
+    then with nested products expanded.
 
     TorchScript's exporter multiplies by x first and the newer exporter by the constant, so both orders must match.
     """

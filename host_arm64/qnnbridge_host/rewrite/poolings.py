@@ -71,8 +71,8 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         return None
     window = window_of_node(record)
     counted = bool(record.attributes.get("count_include_pad", 0))
-    # The new pooling divides by the size of the whole kernel. The factor corrects this to the number of values by
-    # which the original divides.
+    # The new pooling divides by the size of the whole kernel. Multiply by this size and divide by the number of
+    # values by which the original pooling divides.
     factors, more = [], []
     for size, kernel, step, _, before, after, out in zip(*window.values(), made_shape[2:], strict=True):
         # The divisor depends on whether zeros of the padding count.
@@ -100,7 +100,7 @@ def average_by_sums(editor: Editor, node: Any, record: GraphNode) -> list[Any] |
         made.append(editor.make("Max", [value, editor.like(value, -65504.0, f"{value}/least")], node))
         value = made[-1].output[0]
     for axis in range(2, len(shape)):
-        # Pad one dimension at a time, and with Concat, because Pad of two dimensions can be wrong, too.
+        # Pad one dimension at a time, and with Concat, because QNN also computes some Pads of two dimensions wrong.
         sides = (pads[axis], pads[axis + len(shape)])
         if any(sides):
             value = _with_zeros(editor, node, value, axis, sides, shape, pads, made)
@@ -183,7 +183,7 @@ def _step_before_pool(editor: Editor, node: Any, record: GraphNode) -> list[Any]
 
 
 def rewrite_max_pools(editor: Editor) -> list[str]:
-    """Rewrite a MaxPool that QNN computes wrong because of its padding or a kernel that is one wide."""
+    """Rewrite a MaxPool that QNN computes wrong because of its padding, or because its kernel has a width of 1."""
     return [*_copy_edges(editor), *_step_before_pool(editor)]
 
 
@@ -197,8 +197,8 @@ def pads_of_lp_pools(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
     for axis, (size, kernel, step, out) in enumerate(
         zip(window["sizes"], window["kernel"], window["strides"], made, strict=True), 2
     ):
-        # If the windows do not cover the whole image, ONNX Runtime skips half of the rest at the start, rounded
-        # towards zero.
+        # If the windows do not cover the whole image, ONNX Runtime skips half of the uncovered values at the start,
+        # rounded towards zero.
         rest = size - (out - 1) * step - kernel
         start = (rest if record.attributes["auto_pad"] == "SAME_UPPER" else rest - 1) // 2
         if start > 0:
@@ -211,7 +211,7 @@ def pads_of_lp_pools(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 
 def pool_whole_windows(editor: Editor) -> list[str]:
-    """Replace ceil_mode of poolings by padding at the end for the windows that exist."""
+    """Replace ceil_mode of poolings by the padding at the end that the last window of ONNX's definition needs."""
 
     def change(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
         window, after = window_of_node(record), []

@@ -76,7 +76,7 @@ def _close_in_front(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _of_one_scale(editor: Editor, node: Any | None) -> Any | None:
-    """Return the node if it has a single scale, so that the shape does not matter; else ``None``."""
+    """Return the node if it has a single scale, which is valid for each shape of the tensor; else ``None``."""
     if node is None or node.domain not in graphs.ONNX_DOMAINS:
         return None
     scale = editor.shape(node.input[1])
@@ -84,7 +84,7 @@ def _of_one_scale(editor: Editor, node: Any | None) -> Any | None:
 
 
 def _pair(editor: Editor, after: Any, value: str, to: Any, back: Any, result: str) -> list[Any]:
-    """Return QuantizeLinear and DequantizeLinear of `value`, with the parameters of `to` and `back`."""
+    """Return a QuantizeLinear of `value` with the step of `to`, and a DequantizeLinear with the step of `back`."""
     first = editor.make(_QUANTIZE, [value, *_step(editor, to)], after)
     if to.op_type == _QUANTIZE:
         first.attribute.extend(one for one in to.attribute if one.name != "axis")

@@ -315,7 +315,7 @@ def _one_axis(editor: Editor, node: Any) -> list[Any] | None:
 def _gather(editor: Editor, node: Any) -> list[Any] | None:
     """Fold Gather to three dimensions: those before the axis, the axis, and those after it.
 
-    QNN supports a Gather of six dimensions only if a Transpose and a Reshape follow; that Transpose is folded, too.
+    QNN supports a Gather of six dimensions only before Transpose and Reshape, and `_transpose` folds the Transpose.
     """
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     places = editor.shape(node.input[1])
@@ -424,7 +424,7 @@ def _normalization(editor: Editor, node: Any) -> list[Any] | None:
 
 
 def _channels(editor: Editor, node: Any) -> list[Any] | None:
-    """Merge the axes after the channel axis."""
+    """Merge the axes after the channel axis, which the operators in `_OF_CHANNELS` treat alike."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or any(node.output[1:]):
         return None
@@ -441,7 +441,7 @@ _IN_SPACE = 5
 
 
 def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
-    """Replace MaxPool over three dimensions by two MaxPools: over the last two dimensions and over the first."""
+    """Replace MaxPool over three dimensions, which QNN lacks, by MaxPools over the last two and over the first."""
     shape, result = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or result is None or len(shape) != _IN_SPACE or any(node.output[1:]):
         return None
@@ -450,7 +450,7 @@ def _max_pool(editor: Editor, node: Any) -> list[Any] | None:
     pads = given.get("pads", [0] * 6)
     same: dict[str, Any] = {name: given[name] for name in ("auto_pad", "ceil_mode") if name in given}
     if same.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
-        return None  # with auto_pad SAME, the padding of the added windows of size 1 depends on the opset
+        return None  # each new MaxPool has a kernel size of 1, whose SAME padding depends on the opset
     batch, channels, depth, height, width = shape
     flat = {name: value[1:] for name, value in windows.items()}
     deep = {name: [value[0], 1] for name, value in windows.items()}

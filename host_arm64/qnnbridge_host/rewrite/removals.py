@@ -263,7 +263,7 @@ def strip_inserted_casts(model: Any, original: Any | None = None) -> int:
     renamed = {node.input[0]: node.output[0] for node in casts if node.output[0] in outputs}
 
     def source(name: str) -> str:
-        # Several casts may follow each other.
+        # The source of a removed cast may be the result of another removed cast.
         while name in from_name:
             name = from_name[name]
         return str(renamed.get(name, name))

@@ -16,8 +16,8 @@ Change = Callable[[Editor, Any, GraphNode], list[Any] | None]
 # A function that changes the model and returns a description of each type of change.
 Rewriting = Callable[[Editor], list[str]]
 
-# QNN computes exp(x) as 131008 or -131008 if the result is not a normal float, from x = -88.03 down (measured with
-# 2.3.0 to 2.7.0, V68 to V81). exp(-87) is 2e-38; half floats end at 6e-8, so QNN returns zero.
+# For x <= -88.03, where exp(x) is not a normal float, QNN returns 131008 or -131008 (measured with 2.3.0 to 2.7.0,
+# V68 to V81). exp(-87) is 2e-38, for which QNN returns zero: the smallest half float is 6e-8.
 LEAST_ARGUMENT = -87.0
 # The first opset in which Max supports integers.
 _MAX_OF_INTEGERS = 12
@@ -159,7 +159,7 @@ def with_edges(editor: Editor, node: Any, shape: Sequence[int], pads: Mapping[in
 
 
 def reshaped(editor: Editor, node: Any, shape: Sequence[int]) -> Any:
-    """Rename a node's result, and return a Reshape from it to `shape` whose result has the original name."""
+    """Give a node's result a new name, and return a Reshape of this result to `shape` with the original name."""
     output = node.output[0]
     node.output[0] = editor.fresh(f"{output}/flat")
     # Set the type explicitly, because an array of an empty list would be float.

@@ -18,7 +18,7 @@ from qnnbridge_host.rewrite.rewriting import drop_attribute, dtype_of, for_match
 
 
 def replace_output_padding(editor: Editor) -> list[str]:
-    """Replace output_shape, auto_pad and output_padding of a ConvTranspose by pads, and Concat if necessary."""
+    """Replace output_shape, auto_pad and output_padding of ConvTranspose by pads, and Concat for missing values."""
     return [*_pad_to_shape(editor), *_pad_transposed(editor), *_append_output_padding(editor)]
 
 
@@ -81,7 +81,7 @@ def _pads_of_same(record: GraphNode) -> tuple[list[int], list[int]]:
     "output_padding",
 )
 def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace output_padding of ConvTranspose by less padding, and Concat for positions that no window reaches."""
+    """Replace output_padding: reduce the pads at the end, and append the positions that no window reaches."""
     made_shape = editor.shape(node.output[0])
     has_bias = len(node.input) > 2 and bool(node.input[2])
     bias = editor.constant(node.input[2]) if has_bias else np.zeros(1)
@@ -92,8 +92,8 @@ def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list
     added = record.attributes["output_padding"]
     pads = list(record.attributes.get("pads", [0] * 2 * len(added)))
     begins, ends = pads[: len(added)], pads[len(added) :]
-    # Padding at the end removes computed values, which can be used as output_padding. Only the remaining values
-    # must be added.
+    # The pads at the end remove computed values. Smaller pads keep some of these values, which replace
+    # output_padding. Append only the positions that are still missing.
     extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
     # Keep the node if its result is quantised: a constant in the Concat would need its own scale.
     if any(extra) and (bias is None or _is_quantised(editor, node)):

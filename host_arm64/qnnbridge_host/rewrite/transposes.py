@@ -20,7 +20,7 @@ def flatten_before_vector(editor: Editor, node: Any, record: GraphNode) -> list[
     chain = NodeChain(editor, node)
     value = chain("Flatten", node.input[0], axis=0)
     if steps is not None and steps.op_type == "DequantizeLinear":
-        # Skip quantised tensors: a quantised operator needs the same quantisation for its input and its result.
+        # Quantise the Flatten's result like its input, because QNN's quantised operators need this.
         for op in ("QuantizeLinear", "DequantizeLinear"):
             value = chain(op, value, *steps.input[1:])
     node.input[0] = value

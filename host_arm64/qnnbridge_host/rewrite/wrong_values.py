@@ -32,7 +32,7 @@ from qnnbridge_host.rewrite.rewriting import (
 )
 from qnnbridge_protocol.elements import ElementType
 
-# Attributes that a random operator shares with its variant of fixed shape.
+# Attributes that operators such as RandomNormalLike share with their replacements, such as RandomNormal.
 _OF_RANDOM = ("mean", "scale", "low", "high", "seed")
 # Highest power that is replaced by products.
 _HIGHEST_POWER = 16
@@ -97,7 +97,7 @@ def rewrite_powers(editor: Editor) -> list[str]:
 
 @for_matches("Resize", ("resize-nearest",), "Resize to nearest values")
 def resize_by_gather(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace Resize to nearest values by Gather with the equivalent indices."""
+    """Replace a Resize of mode nearest by Gathers with the equivalent indices."""
     shape, made_shape = editor.shape(node.input[0]), editor.shape(node.output[0])
     if shape is None or made_shape is None or shape[:2] != made_shape[:2]:
         return None
@@ -133,7 +133,7 @@ def sum_along_last(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("ArgMin", ("arg-min-pair",), "ArgMin of two values")
 def largest_of_negatives(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace ArgMin by ArgMax of the negated values."""
+    """Replace ArgMin by ArgMax of the negated values, because QNN returns the index of the larger of two values."""
     first = editor.make("Neg", [node.input[0]], node)
     node.op_type, node.input[0] = "ArgMax", first.output[0]
     return [first, node]
@@ -190,7 +190,7 @@ def cast_bytes_twice(editor: Editor, node: Any, record: GraphNode) -> list[Any] 
 
 @for_matches(("Gemm", "MatMul"), ("half-product-reshaped",), "product of half floats between Reshapes")
 def limit_product_input(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Max before a product between a reshaped input and a reshaped output: QNN would drop the Reshapes."""
+    """Insert Max before a product that only Reshapes join to an input and output: QNN would drop the Reshapes."""
     if editor.opset < _SINCE["Max"]:
         return None
     chain = NodeChain(editor, node)
@@ -235,7 +235,7 @@ def truth_by_equal(editor: Editor, node: Any, record: GraphNode) -> list[Any] | 
 
 @for_matches("Equal", ("equal-infinity",), "Equal with infinity")
 def limit_to_infinity(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Insert Min with infinity before a comparison with infinity, or Max with minus infinity for minus infinity.
+    """Insert Min with infinity before a comparison with infinity, or Max before a comparison with -infinity.
 
     These operators change no value. Without them QNN represents an infinite input by a number that does not equal
     its constant for infinity.
@@ -262,7 +262,7 @@ def classes_from_start(editor: Editor, node: Any, record: GraphNode) -> list[Any
     chain = NodeChain(editor, node)
     zero, all_, least = (editor.add_constant(np.array(number, kind), "class") for number in (0, many, -many))
     moved = chain("Where", chain("Less", chain.x, zero), chain("Add", chain.x, all_), chain.x)
-    # An index before the first class selects no class. Replace it by the depth, which selects no class.
+    # An index below -depth selects no class. Replace it by the depth, which is out of range as well.
     node.input[0] = chain("Where", chain("Less", chain.x, least), all_, moved)
     return [*chain.made, node]
 
@@ -329,7 +329,7 @@ def limit_repeated_rows(editor: Editor, node: Any, record: GraphNode) -> list[An
 
 @for_matches("RMSNormalization", ("rms-normalization-4d",), "RMSNormalization")
 def normalise_rows(editor: Editor, node: Any, record: GraphNode) -> list[Any] | None:
-    """Replace RMSNormalization of more than two dimensions by one of two dimensions."""
+    """Replace RMSNormalization of more than two dimensions by RMSNormalization of a two-dimensional tensor."""
     shape = editor.shape(node.input[0])
     if shape is None or len(node.output) > 1:
         return None
