@@ -239,7 +239,7 @@ class Store:
         """Mark an entry as used: it is not evicted as long as the returned lock is held."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The process id in a lock file's name shows which locks this process holds; these locks are not stale.
+        # A lock file's name begins with the process id. Locks of this process need no check unless there are many.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             # Remove lock files of killed processes and of sessions that were never closed.
