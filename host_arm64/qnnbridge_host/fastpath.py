@@ -71,7 +71,7 @@ def drop_handles(header: Mapping[str, Any]) -> None:
 
 
 class AttachedSlab:
-    """A mapped slab of the client. host_writes: whether the host writes it, and not the client."""
+    """A mapped slab of the client. host_writes: True if only the host writes to it, else only the client does."""
 
     __slots__ = ("data", "host_writes")
 
@@ -111,10 +111,10 @@ class Slabs:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
             raise InvalidArgument(f"Slab {number} cannot be attached: it is attached already, or too many are.")
-        # Map without the lock, because mapping large memory takes time. The number is checked again below.
+        # Map without the lock, because mapping large memory takes time. A release meanwhile is detected below.
         slab = self._map(where, size, host_writes)
         with self._lock:
-            # Several threads serve the requests; their numbers show whether the release was sent after the attach.
+            # Several threads serve the requests. Request ids show whether the release was sent after the attach.
             if self._released_at.pop(number, 0) > asked:
                 raise InvalidArgument(f"Slab {number} was released before it was attached.")
             self._slabs[number] = slab
@@ -296,7 +296,7 @@ class FastCall(Request):
         try:
             if channel.withdrawn == self.number:
                 raise Cancelled("The request was cancelled before it started.")
-            # `channel.note` writes this number to the phase record, which one call at a time uses.
+            # `channel.note` writes this number to the channel's phase record. A channel serves one call at a time.
             channel.current = self.number
             values = plan.session.run_bound(plan.call, self.stop, channel.note)
             if values is None:
@@ -459,7 +459,7 @@ class HostChannel:
                     raise InvalidArgument(f"Plan {plan_number} exists already, or there are too many plans.")
                 self._plans[plan_number] = plan = make_plan(header, self._sink.find, self._owner.slabs)
                 for slab in plan.slabs:
-                    # Check this after the plan was added, so that a concurrent release finds the plan.
+                    # Check the slab after adding the plan, so that a concurrent release of the slab finds the plan.
                     if slab not in self._owner.slabs:
                         self.forget_slab(slab)
             elif op == "plan.drop":
@@ -642,7 +642,7 @@ class OpenChannels:
                 channel.start()
                 self._open.add(channel)
             except (OSError, ValueError, RuntimeError) as error:
-                # `HostChannel` owns the descriptors only once it has started.
+                # Close the descriptors here, because a `HostChannel` owns them only after its start.
                 for fd in ends:
                     os.close(fd)
                 raise InvalidArgument(f"The streams of a channel cannot be opened: {error}.") from error

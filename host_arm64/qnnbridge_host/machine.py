@@ -102,7 +102,7 @@ def installed(paths: Sequence[str] | None = None) -> Installed:
     qnn = distributions.get(QNN_DISTRIBUTION)
     module, plugin = _folder_of(folders, "onnxruntime"), _folder_of(folders, "onnxruntime_qnn")
     capi = os.path.join(module, "capi") if module else None
-    # Use the module's own information first, because another distribution may have overwritten its folder.
+    # Prefer the module's own version, because another distribution may have overwritten the module's folder.
     built = build_info(capi) if capi else {}
     runtime = built.get("__version__") or _runtime_version(distributions)
     if qnn is None:
@@ -207,7 +207,7 @@ def _overwriter(distributions: dict[str, str], built: dict[str, str], capi: str 
     name = built.get("package_name")
     if name is not None:
         return None if name == QNN_DISTRIBUTION else name
-    # Without `build_and_package_info.py` (1.20), decide by the QNN libraries.
+    # Release 1.20 lacks `build_and_package_info.py`. There, a missing QnnHtp.dll shows an overwritten module.
     if others and capi and not os.path.exists(os.path.join(capi, "QnnHtp.dll")):
         return others[0]
     return None

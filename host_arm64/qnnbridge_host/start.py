@@ -107,7 +107,7 @@ def introduction() -> Hello:
     from qnnbridge_host.machine import installed_versions
 
     return Hello(
-        # This is the same condition as `sharing.AVAILABLE`, whose module is not imported here.
+        # Repeat the condition of `sharing.AVAILABLE`, because importing its module would delay HELLO.
         features=FEATURES if sys.platform in ("linux", "win32") else FEATURES - SHARING_FEATURES,
         pid=os.getpid(),
         machine=_machine(),
@@ -123,7 +123,7 @@ def _machine() -> str:
     """Return the process's own architecture. It is the build target of the interpreter, which emulation does not
     change."""
     if sys.platform == "win32":
-        # This is the same method as in `sysconfig.get_platform`.
+        # Search `sys.version` for the architecture, as `sysconfig.get_platform` does.
         built = sys.version.lower()
         return "x64" if "amd64" in built else "ARM64" if "(arm64)" in built else "x86"
     machine = os.uname().machine
@@ -166,7 +166,7 @@ def _frames(connection: Connection, count: int) -> list[object]:
 
 
 def _something_to_read(fd: int) -> bool:
-    """Return whether input is available; on Windows always True, because a job object ends the host there."""
+    """Return whether input is available, or True on Windows, where a job object ends the host with its parent."""
     if sys.platform == "win32":
         return True
     import select

@@ -31,7 +31,7 @@ NOT_READY: Final = "NotReady"
 NOT_PRESENT: Final = "NotPresent"
 _STATES: Final = (READY, NOT_READY, NOT_PRESENT)
 
-# Timeouts in seconds: preparing an installed provider, which registers a package; and a download without progress.
+# Timeouts in seconds: for registering an installed provider's package, and for a download without progress.
 PREPARE_S: Final = 45.0
 STALLED_S: Final = 300.0
 CANCEL_S: Final = 5.0
@@ -180,8 +180,8 @@ def _make_ready(provider: Any, entry: CatalogueEntry, timeout_s: float, on_progr
     done, moved = threading.Event(), [time.monotonic()]
 
     def progress(part: float) -> None:
-        # Some providers report a fraction of 1, others a percentage.
         moved[0] = time.monotonic()
+        # Some providers report a fraction of 1, others a percentage.
         on_progress(min(1.0, max(0.0, part / 100 if part > 1 else part)))
 
     try:

@@ -87,7 +87,7 @@ class EntryManifest:
             if content.pop("schema") != SCHEMA:
                 raise Damaged("the manifest is of another version of the cache")
             manifest = read_document(cls, content, "the manifest")
-        # A manifest with a correct hash may still come from another program.
+        # Another program may have written a manifest with a correct hash but with missing fields or wrong types.
         except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise Damaged(f"the manifest is incomplete ({error})") from None
         manifest._check()
@@ -122,9 +122,9 @@ class Differs(Exception):
 class CacheEntry:
     """An entry on the disk.
 
-    folder: absolute path. checked: the entry's files with their stamps (size and times) and hashes at their
-        verification; empty without a verification.
-        native: a path of the folder that QNN can open (`native_path`), for an entry that is to be loaded.
+    folder: absolute path. checked: stamps (size and times) and hashes of the entry's files when they were last
+        verified; empty if they were not verified. native: a path of the folder that QNN can open (`native_path`);
+        set only for an entry that is to be loaded.
     """
 
     folder: Path
@@ -164,7 +164,7 @@ class CacheEntry:
 
     @property
     def files(self) -> tuple[KnownFile, ...]:
-        """Files that a session loads. The hashes come from the verification; before it, from the manifest."""
+        """Files that a session loads. The manifest supplies their hashes until the files are verified."""
         if self.checked:
             return self.checked
         records = self.manifest.files
@@ -193,7 +193,8 @@ class CacheEntry:
         """Return what a session of the original model would report. Raise `Differs` if the compiled model does not
         match the original model.
 
-        An EPContext model lacks producer, version and domain, and counts a whole partition as one node.
+        Take producer, version, domain and node counts from the manifest: an EPContext model lacks the first three,
+        and counts a whole partition as one node.
         """
         original = self.manifest.info
         for what in ("inputs", "outputs", "overridable_initializers"):

@@ -109,7 +109,7 @@ FORMS: Final[Mapping[str, re.Pattern[str]]] = {
 
 
 def is_part(root: Path, name: str) -> bool:
-    """Return whether the folder `name`, in a cache without a marker file, contains only files of the cache."""
+    """Return whether the folder `name` contains only files of the cache. Used if the cache has no marker file."""
     form = FORMS.get(name)
     if form is None:
         return False
@@ -309,7 +309,7 @@ STALLED_S: Final = 60.0
 
 
 class Heartbeat:
-    """Heartbeat of the compiling process: a file's modification time. Call the object with the elapsed seconds."""
+    """Progress callback that updates a file's modification time, which is the compiling process's heartbeat."""
 
     def __init__(self, path: Path, on_wait: Callable[[float], None]) -> None:
         self._path = path
@@ -391,7 +391,7 @@ def work_folder(kind: str, parent: str | None = None, *, hidden: bool = False) -
     parent = tempfile.gettempdir() if parent is None else parent
     prefix = f"{'.' if hidden else ''}qnnbridge-{kind}-"
     sweep(parent, prefix)
-    # Put the lock file outside of the contents, which users may list and count.
+    # Put the lock file next to the work folder, not inside: users may list and count the work folder's files.
     outer = tempfile.mkdtemp(prefix=prefix, dir=parent)
     held = None
     try:
@@ -430,7 +430,7 @@ def _is_abandoned(folder: str) -> bool:
         if not (mine and stat.S_ISDIR(about.st_mode) and stat.S_ISREG(marked.st_mode)):
             return False
         # A time in the future (after the clock was set back) must not protect a folder forever. Ignore the age
-        # of a folder with contents: they are created after the lock is taken.
+        # of a folder with contents: its process takes the lock before it creates the contents.
         young = 0 <= time.time() - about.st_mtime < SETTLED_S
         if young and not os.path.isdir(os.path.join(folder, CONTENTS)):
             return False

@@ -39,8 +39,8 @@ HARMLESS_OPTIONS: Final = frozenset(
     )
 )
 
-# Prefixes of config entries that do not change the graph. The last prefix sets the folder of external data, whose
-# contents are part of the fingerprint.
+# Prefixes of config entries that do not change the graph. Entries with the last prefix set the folder of
+# external data; the fingerprint covers the files in it.
 HARMLESS_ENTRIES: Final = (
     *("session.log_", "session.intra_op", "session.inter_op", "session.force_spinning_stop"),
     *("session.enable_profiling", "session.use_per_session_threads"),
@@ -210,7 +210,7 @@ def _is_library(name: str) -> bool:
     return lowered.endswith((".dll", ".so", ".cat", ".dylib")) or ".so." in lowered
 
 
-# QNN options that only affect the compilation process or its additional files.
+# QNN options for the compilation itself, such as additional output files. A session with them bypasses the cache.
 _WRITES: Final = frozenset(
     (
         *("dump_qnn_ir_dlc", "dump_json_qnn_graph", "enable_framework_op_trace", "dump_qnn_ep_input_graph"),
@@ -243,7 +243,7 @@ def reason_against(source: ModelSource, spec: SessionSpec, settings: CacheSettin
 
 
 def is_small(source: ModelSource, settings: CacheSettings) -> bool:
-    """Return whether the model is too small for the cache, because it probably compiles quickly."""
+    """Return whether the model is so small that it need not be cached: it probably compiles quickly."""
     return settings.wanted is not True and size_of(source) < settings.min_model_bytes
 
 

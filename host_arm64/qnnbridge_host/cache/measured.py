@@ -2,9 +2,9 @@
 
 The table comes from the simulator. `qnnbridge doctor --numbers` runs the example of each row on the hardware that
 sessions use, and stores the results in the state folder together with the conditions: chip, driver, versions of
-ONNX Runtime and QNN. If QNN computes a row right, the row causes neither rewrites nor warnings; if QNN computes it
-wrong, the row applies even if the table does not list this chip. For a row that was not measured, or has changed
-since then, the table decides.
+ONNX Runtime and QNN. If QNN computes a row's example correctly, the row causes neither rewrites nor warnings; if
+QNN computes the example incorrectly, the row applies even if the table does not list this chip. For a row that was
+not measured, or has changed since then, the table decides.
 """
 
 from __future__ import annotations

@@ -80,14 +80,14 @@ class HashMemo:
         if known is not None and known.stamp.proves(before):
             return dataclasses.replace(known, remembered=True)
         if before.settled and sys.platform != "win32":
-            # Write all pages to the disk first: a write through a mapping updates the file's times only if the page
-            # is clean. On tmpfs, which has no disk, some writes still remain undetected.
+            # Write the file's pages to the disk first: a program that has mapped the file changes the file's times
+            # only by a write to a clean page. On tmpfs, which has no disk, some writes still remain undetected.
             with contextlib.suppress(OSError):
                 sync_file(text)
         found = Hashed(hash_file(text), before)
         after = take_stamp(text)
         if after is None or not before.same(after):
-            # Do not store the hash: the file was modified during the hashing, which the caller detects.
+            # Do not store the hash, because the file was modified meanwhile. `KnownFile.changed` hashes it again.
             return dataclasses.replace(found, stamp=before._replace(taken_ns=0))
         if found.stamp.settled:
             self._keep(text, found)
@@ -164,7 +164,7 @@ def _is_memo(name: str) -> bool:
 
 
 def _is_of_a_file(record: Path) -> bool:
-    """Return whether a record is readable and its file exists. Raise `OSError`."""
+    """Return whether a record is readable and its file exists. Raise `OSError` if the record cannot be read."""
     try:
         content = read_json(record)
         return content is not None and os.path.exists(content["path"])
@@ -184,7 +184,7 @@ def memo_of(settings: CacheSettings | None) -> HashMemo | None:
 
 # refused: nodes would stay on the CPU. nothing-on-qnn: QNN supports none of the model's nodes. differs: the
 # compiled model has other inputs or outputs than the original. crashes: two compiled models in a row killed the
-# host or could not be loaded. slow: the model is below the cache's size limit, but took long to compile, so
+# host or could not be loaded. slow: the model is below the cache's minimum size but took long to compile, so
 # later sessions use the cache. unmapped: the model's weights cannot be mapped into the NPU's memory
 # (`load_mapped_or_not`). gates: the model's results are wrong even if its gates (Sigmoid, Tanh) are separated from
 # other operators (`create/parting.py`).
@@ -193,8 +193,8 @@ Kind = Literal["refused", "nothing-on-qnn", "differs", "crashes", "slow", "unmap
 NOTES_FOLDER: Final = "notes"
 DAY_S: Final = 24 * 3600.0
 NOTES_MAX_AGE_S: Final = 90 * DAY_S
-# Reasons that may be due to chance expire earlier: two crashes, or a QNN that supported nothing while its driver
-# was being replaced. Compiling a model without nodes for QNN fails quickly, so repeating it is cheap.
+# Reasons that may be due to chance expire earlier: two crashes, or no node on QNN because the driver was being
+# replaced. Compiling a model without nodes on QNN again is cheap, because the compilation fails quickly.
 CRASHES_MAX_AGE_S: Final = 7 * DAY_S
 NOTHING_MAX_AGE_S: Final = DAY_S
 _MAX_AGE_S: Final[Mapping[Kind, float]] = {"crashes": CRASHES_MAX_AGE_S, "nothing-on-qnn": NOTHING_MAX_AGE_S}
@@ -327,7 +327,7 @@ def without_mapping(spec: SessionSpec) -> SessionSpec:
 #
 # The key contains model, options, chip and versions. If any of them changes, or if the rules of judgement change, a
 # new comparison is needed. A verdict is kept when the model's entry is evicted, and models without an entry have
-# verdicts too. A verdict is based on several calls and contains their number: a later difference replaces "agrees".
+# verdicts too. A verdict covers several calls and records how many; "differs" of a later call replaces "agrees".
 
 VERDICTS_FOLDER: Final = "verdicts"
 # Version of the rules in `numerics`. Verdicts by other versions of the rules are ignored.

@@ -13,9 +13,9 @@
     memo/                   hashes of files
 
 Invariants: an entry is created by one rename, after all its files are on the disk, with the manifest written last.
-It is used only after its files are verified against the manifest. It is removed by a rename first. Methods that
-change an entry are called under its lock (`lock`). They raise `OSError` when the disk fails. Safe for
-several threads and processes.
+It is used only after its files are verified against the manifest. To remove an entry, the store
+renames its folder, then deletes the files. Methods that change an entry are called under its lock (`lock`). They
+raise `OSError` when the disk fails. Safe for several threads and processes.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Store:
         longest = len(os.fspath(self.root / "entries")) + _LONGEST_NAME + 2 * (_LONGEST_NAME + 1)
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
             raise OSError(f"{self.folder} is too long a path: Windows could not open the files in it")
-        # All folders are on one volume, because entries are moved between them by rename.
+        # Create all folders below one root, so that entries can be moved between them by rename.
         make_own(self.root, self._is_ours)
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
             make_folders(self.part(name))
@@ -184,8 +184,8 @@ class Store:
         return CacheEntry(folder, manifest)
 
     def publish(self, draft: Draft, manifest: EntryManifest) -> CacheEntry:
-        """Publish the finished draft as the entry of its key, atomically. Files that another entry also
-        contains become hard links to it."""
+        """Publish the finished draft as the entry of its key, atomically. Replace files that another entry
+        also contains by hard links."""
         for record in manifest.files:
             self._share(draft.folder / record.name, record.sha256, record.size)
             sync_file(draft.folder / record.name)
@@ -214,7 +214,7 @@ class Store:
         target = self.part("bad") / name
         # Move the entry before writing the reason, so that no process loads it in the meantime.
         os.rename(folder, target)
-        # If the entry was a link, the link itself was moved and its target is unchanged.
+        # If the entry was a link, write no reason: only the link was moved, and its target is outside of the cache.
         if target.is_dir() and not target.is_symlink():
             with contextlib.suppress(OSError):  # the entry is moved even if the reason cannot be written
                 content = {"key": key, "fault": fault, "reason": reason, "label": label, "when": now}
@@ -239,7 +239,7 @@ class Store:
         """Mark an entry as used: it is not evicted as long as the returned lock is held."""
         folder = self._uses(key)
         folder.mkdir(parents=True, exist_ok=True)
-        # The name of a lock file contains the process id, so that `use` can skip the lock files of this process.
+        # A lock file's name begins with the process id. Locks of this process need no check unless there are many.
         names = [name for name in os.listdir(folder) if name.endswith(".lock")]
         if len(names) > MANY_USES or any(not name.startswith(f"{os.getpid()}-") for name in names):
             # Remove lock files of killed processes and of sessions that were never closed.
@@ -459,7 +459,7 @@ def _listed(folder: Path) -> Iterator[Path]:
 
 def total_bytes(store: Store) -> int:
     """Return the size of all entries, including those that were set aside. Shared files count once."""
-    # Identify files by device and inode instead of by name.
+    # Identify files by device and inode, so that hard links to one file count once.
     sizes: dict[tuple[int, int], int] = {}
     # Use `listed`, which skips links, because their targets are not part of this cache.
     kept = store.listed("entries")
@@ -478,8 +478,8 @@ def total_bytes(store: Store) -> int:
 def shrink(store: Store, max_bytes: int, keep: str | None = None) -> list[str]:
     """Evict entries until all of them together have at most `max_bytes`. Return the evicted keys.
 
-    keep: key of an entry that was just created and is about to be used. Raise `OSError` if the cache cannot be
-    read.
+    keep: key of an entry that is not evicted, because it was just created and is about to be used. Raise `OSError`
+    if the cache cannot be read.
     """
     held = try_hold(store.part("locks") / "evict.lock")
     if held is None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 # Do not check smaller models: compiling them takes less time than starting a worker.
 LEAST_BYTES: Final = 2**20
 _MOST_EVIDENCE: Final = 10
-# Reason in the placement trace for a node that the NPU's library refused. Only the log has the error code, 3110.
+# Reason in the placement trace for a node that the NPU's library refused. The log also has the error code, 3110.
 _GENERAL: Final = "Failed to add node"
 # File name of QNN's IR library, without a folder: the host searches for it in the provider's folder.
 _IR_LIBRARY: Final = "QnnIr.dll" if sys.platform == "win32" else "libQnnIr.so"
@@ -98,7 +98,7 @@ def _placed(source: ModelSource, spec: SessionSpec, initializers: Sequence[Any],
 
 
 def _placing(spec: SessionSpec, folder: str) -> SessionSpec | None:
-    """Return the description of a session that places nodes without compiling; ``None`` if this is impossible."""
+    """Return the description of a session that places nodes without compiling; ``None`` if QNN cannot do so."""
     providers = spec.providers or (ProviderSpec(QNN),)
     options = next((dict(one.options) for one in providers if one.name == QNN), None)
     written = placement_only(options, folder, _IR_LIBRARY) if options is not None else {}

@@ -54,7 +54,7 @@ def choose_model(creation: Creation, host: HostInfo, cache: SessionCache | None)
     if host.simulator is None:  # without QNN
         return AS_GIVEN
     parting = cache.parting_needed(host) if cache is not None else None
-    # The search for known faults reads the graph. Skip it if the model's cache entry has no warning.
+    # If the model's cache entry has no warning, skip the search for known faults, which reads the whole graph.
     if parting is None and cache is not None and cache.has_right_entry(host):
         return AS_GIVEN
     # Rewrite known-wrong operators first: they are the more likely cause of a failed accuracy check.
@@ -87,7 +87,7 @@ def may_rewrite(creation: Creation) -> bool:
 
 
 def writes_files(spec: SessionSpec) -> bool:
-    """Return whether creating the session writes files. Creating it again would fail, because the files exist."""
+    """Return whether creating the session writes files. A second attempt would fail, because the files exist."""
     return any(spec.config_entries.get(name, "0") not in ("", "0") for name in _WRITES)
 
 
@@ -109,7 +109,7 @@ def curing_rewrites(creation: Creation, host: HostInfo) -> tuple[str, ...]:
 
 
 def _with_prerequisites(rewrites: Sequence[str], spec: SessionSpec) -> tuple[str, ...]:
-    """Return the rewrites, preceded by their prerequisites: the rewrites of free sizes, constants and branches."""
+    """Return the rewrites after their prerequisites: fix free dimensions, fold constants, remove branches."""
     from qnnbridge_host.model.known_wrong import BRANCH_REWRITES
     from qnnbridge_host.rewrite.catalogue import FIXED_SHAPES
 

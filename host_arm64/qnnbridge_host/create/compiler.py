@@ -344,8 +344,8 @@ def _stage(job: CompilerInput, folder: str, index: int, *, copied: bool) -> str 
         beside = [(path, os.path.relpath(path, home)) for path in job.source.files if os.path.exists(path)]
     except ValueError:  # the file is on another drive (Windows)
         return None
-    # The model refers to its files by relative paths, so they need the same relative paths next to the staged
-    # model.
+    # The model refers to its external files by paths relative to its folder, so the copies must have the same
+    # relative paths. Files outside of the model's folder cannot be staged.
     if any(name.startswith(os.pardir) or os.path.isabs(name) for _, name in beside):
         return None
     os.mkdir(folder)

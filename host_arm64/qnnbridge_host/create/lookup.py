@@ -112,7 +112,7 @@ class SessionCache:
 
     @property
     def reason_against(self) -> str | None:
-        """Reason why the session bypasses the cache; ``None`` if it uses the cache. Does not need the engine."""
+        """Reason, found without the engine, why the session bypasses the cache; ``None`` if it uses the cache."""
         source, settings = self._source, self._settings
         reason = reason_against(source, self._spec, settings)
         # A small model is cached only after an earlier session of it was slow (`made_without`).
@@ -182,7 +182,7 @@ class SessionCache:
                 self._entry = dataclasses.replace(self._entry, native=native_path(self._entry.folder))
             return self._entry
         except BridgeError:
-            raise  # raise it unchanged, although some `BridgeError`s are also `OSError`s
+            raise  # some `BridgeError`s are also `OSError`s, which the next clause treats as a failure of the cache
         except OSError as error:
             self.release()
             self._unusable(error.strerror or str(error))
@@ -294,8 +294,8 @@ class SessionCache:
         except _RAISED:
             raise
         except BridgeError as error:
-            # The host now creates the session from the model. If that fails too, the model is at fault, else the
-            # worker.
+            # The host now creates the session from the model itself. If that succeeds, the worker was at fault,
+            # otherwise the model.
             self.off(f"the model could not be compiled in a worker ({error.message})")
         return None
 
@@ -549,8 +549,8 @@ def _record(folder: Path, name: str) -> EntryFile:
 def _spec(spec: SessionSpec) -> SessionSpec:
     """Return the session's description for the compilation, changed so that nodes are placed as without the cache.
 
-    A session that allows the CPU computes quantization at the graph's edges on the CPU. In a compilation only an
-    option of QNN has this effect, so add the option.
+    A session that allows the CPU quantizes the graph's inputs and outputs on the CPU. A compilation does so only
+    with the option `offload_graph_io_quantization`, so add the option.
     """
     if spec.fallback == "error":
         return spec

@@ -87,7 +87,7 @@ class Optimizers:
 
     def __init__(self, hello: Hello) -> None:
         self._hello = hello
-        # Choices by key. With a cache, each choice is also stored in a file that the key names.
+        # Choices by key. With a cache, each choice is also stored in a file whose name is the key.
         self._choices: dict[str, OptimizerChoice] = {}
 
     def kept(
@@ -210,7 +210,7 @@ class Optimizers:
         self, source: ModelSource, spec: SessionSpec, settings: CacheSettings | None, choice: OptimizerChoice
     ) -> None:
         if spec.value_names or spec.config_entries.get(PROVE_ENTRY) == "0":
-            return  # do not store the choice: the key does not contain the initializers, or the test is disabled
+            return  # do not store: the key lacks the session's initializers, or the test of optimizers is disabled
         key = self._key(source, spec)
         self._choices[key] = choice
         notes = _notes(settings)

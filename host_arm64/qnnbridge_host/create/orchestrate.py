@@ -149,7 +149,7 @@ def _compile_to(task: CompileTask) -> tuple[CompileResult, ...]:
             versions = death.details.get("versions") or {}
             death.details["known"] = known_faults(job.source, job.spec, task.host.machine, versions)
             raise
-        # Record the jobs as they were requested: a command that resumes compares this record with its request.
+        # Record the jobs as requested: a command with `resume` skips its work if the record matches its request.
         return _deliver(task, files, validations, folder, begun, notes)
 
 
@@ -404,8 +404,8 @@ def _cannot_load_here(files: CompiledFiles) -> str | None:
 def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeError) -> bool:
     """Return whether a model that cannot be loaded may be correct, because it was compiled for another chip.
 
-    A real NPU does not report its chip, and cannot load a model for a newer chip: an option that sets the chip may
-    be the cause. The simulator can run a model for any single chip, so the result is False.
+    A real NPU cannot load a model for a newer chip, which an option may set, and does not report its own chip. The
+    simulator can run a model for any single chip, so the result is False.
     """
     named = any("soc_model" in p.options or "htp_arch" in p.options for p in job.spec.providers)
     simulator = files.placement is None or files.placement.simulator
@@ -459,7 +459,7 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
 
 
 def _look_for_it(job: CompilerInput) -> str:
-    """Return advice with the command that finds the faulty node, for the sizes and the chip of this compilation."""
+    """Return advice with the command that finds the faulty node for this compilation's dimensions and chip."""
     if job.source.path is None:
         return "`qnnbridge verify` of the model finds the first node that differs."
     return f"Find the first node that differs: {job.spec.in_commands(job.source.path).examine('verify')}."

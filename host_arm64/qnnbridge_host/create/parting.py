@@ -40,8 +40,8 @@ class Parting(NamedTuple):
 
 
 def needed(root: Path, key: str, report: NumbersReport, source: ModelSource) -> Parting | None:
-    """Return why the gates (Sigmoid, Tanh) must be separated from other operators; ``None`` if they are not the
-    cause, or if the rewrite did not help before.
+    """Return why the gates (Sigmoid, Tanh) must be separated from other operators; ``None`` if the gates did not
+    cause the difference, or if the rewrite did not help before.
 
     Args:
         root: folder of this version's cache.
@@ -64,7 +64,7 @@ def note_key(key: str) -> str:
     """Return the key of the note that records that separating the gates does not help.
 
     The key of the verdict covers the model, options, sizes, chip, versions and measured rows. The copy also depends
-    on the rewrites, and so on qnnbridge's version. The key does not cover inputs, because a verdict contains the
+    on the rewrites, and so on qnnbridge's version. Neither key depends on inputs, because a verdict contains the
     worst result of all inputs.
     """
     return f"gates-{hashlib.sha256(f'{key} {__version__}'.encode()).hexdigest()[:32]}"

@@ -57,8 +57,8 @@ class CompilerInput:
 
     Attributes:
         source: the original model.
-        spec: description of a session of the model (providers and their options, free dimensions, ``fallback``:
-            "error" raises `PlacementRefused` if a node stays on the CPU).
+        spec: description of a session of the model: providers and their options, free dimensions. With
+            ``fallback="error"``, compiling raises `PlacementRefused` if a node stays on the CPU.
         file_stem: the files are ``<file_stem>.onnx`` and ``<file_stem>_qnn.bin``; default: the model's own stem
             with ``_ctx``. Two dots in a row are replaced, because QNN could not load the result;
             `CompiledFiles.model` has the final name.
@@ -206,7 +206,7 @@ class Destination:
         return os.path.join(self.folder, self.model)
 
     def file_stem(self) -> str:
-        """Return a stem for the compiler's files for which no context binary exists yet.
+        """Return a stem for the compiler's files. No context binary with this stem exists yet at the destination.
 
         An existing context binary may belong to another model and is never replaced, because an .onnx file with
         another model's context binary computes wrong numbers.
@@ -458,7 +458,7 @@ def _put(folder: str, place: Destination, moved: list[str]) -> None:
 
 
 def _blobs_of_old(place: Destination) -> list[str]:
-    """Return the context binaries that only the model to be replaced uses, as recorded in its manifest.
+    """Return the context binaries that belong only to the model to be replaced, as its manifest lists them.
 
     Without a manifest the result is empty.
     """

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 COMMAND: Final = "fix=True"
 WITHOUT_A_NAME: Final = "model.onnx"
-# Do not try rewrites of larger models for the suggestion in a refusal: reading the model would take too long.
+# A refusal suggests no rewrites of larger models, because trying rewrites requires reading the whole model.
 MAX_BYTES: Final = 512 * 2**20
 MOST_CHANGES: Final = 3
 # Name of the file that describes a copy in the cache.
@@ -235,7 +235,7 @@ def _kept(
         make: creates the copy in an empty folder.
         order: the task, for its deadline and stop signal.
         kind: type of the copy, one of `COPIES`.
-        words: participles of the verb in messages, such as ("rewriting", "rewritten").
+        words: the verb for messages, as present and past participle, such as ("rewriting", "rewritten").
 
     Raises:
         DeadlineExceeded: another process was still creating the copy.

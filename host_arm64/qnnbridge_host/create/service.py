@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.model_records import CacheSettings
     from qnnbridge_protocol.specs import SessionSpec
 
-# Messages mention this command for `compile`.
+# Command in the error that refuses an already compiled model.
 COMPILE_COMMAND: Final = "qnnbridge compile"
 # Longest time limit of a request: eleven days, because timers cannot wait much longer.
 LONGEST_S: Final = 1_000_000.0
@@ -45,7 +45,7 @@ class ModelService:
     def __init__(self, maker: SessionMaker) -> None:
         self._maker = maker
 
-    # --- the operations of a request ---
+    # --- operations that clients request ---
 
     def identify(self, request: Request, _enter: Enter) -> Answer:
         """Return the model's identity and a description of its file, without native code."""
@@ -282,7 +282,7 @@ class ModelService:
             )
             first = jobs[0].source
         except BridgeError:
-            raise  # some `BridgeError`s are also `ValueError`s, which the next clause would replace
+            raise  # some `BridgeError`s are also `ValueError`s, which the next clause would convert
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.compile without a proper description ({error})") from None
         for job in jobs:
@@ -304,7 +304,7 @@ class ModelService:
         return {"results": [result.to_wire() for result in results], "skipped": skipped, "paths": paths}, ()
 
     def _judged(self, source: ModelSource) -> Hello:
-        """Return the HELLO for checks of the model. For a compiled model, add the versions of the loaded QNN."""
+        """Return the HELLO with the versions for checks of the model; for a compiled model, QNN's are included."""
         compiled = source.scan is not None and source.scan.is_compiled
         return self._with_qnn_of_engine() if compiled else self._maker.hello
 
@@ -407,7 +407,7 @@ def stop_signal(request: Request) -> StopSignal:
 
 
 def deadline_of(budget_s: Any) -> float | None:
-    """Return the deadline on `time.monotonic` of a request that has just arrived; ``None`` without a budget.
+    """Return when a request that has just arrived expires, on `time.monotonic`; ``None`` without a budget.
 
     Raises:
         ValueError: `budget_s` is not a duration.

@@ -7,15 +7,15 @@ crash. The model to load is chosen in this order:
     the model, chosen before anything is created (`choose`):
         fix="always"                              --> rewritten copy
         QNN is known to compute an operator wrong --> a copy without it, if the rewrite computes the same on the CPU
-        a stored verdict is "differs"             --> a copy with separated gates, unless it was no better before
+        a stored verdict is "differs"             --> a copy with separated gates, unless that did not help before
         otherwise, or if such a copy is not used  --> the model as given
     for this model the entry of the cache, compiled by a worker if it is missing
         does not load or does not match --> set aside, looked up again, at most `MAX_ENTRIES` times
         the cache cannot be used        --> the model itself
     QNN refuses the model, fix="refused" --> rewritten copy; the first refusal is raised if that fails, too
 
-Before each native step `request.blame` is set to what a crash is attributed to: the entry if one is loaded, else
-the model. It must be set before `enter`, because a crashed process cannot report it.
+Before each native step `request.blame` records the model to which a crash is attributed: the cache entry if one is
+loaded, else the model itself. It must be set before `enter`, because a crashed process cannot report it.
 
 Invariant: the fingerprint is computed from the bytes from which the session was created. Files are stamped before
 and after a load; a model that changed meanwhile is loaded again, and refused if it keeps changing. `Cancelled` and
@@ -236,8 +236,8 @@ class SessionMaker:
             if isinstance(made, MadeSession):
                 why = f"{label} was not rewritten automatically: {copy.message}"
                 return made._replace(notices=[*made.notices, Notice("model", why)])
-            # If QNN refuses the copy, and the model itself fails in another way, return the copy's refusal: it
-            # lists the nodes that the user has to change, and the copy lacks the fault of the model.
+            # If QNN refuses the copy and the model itself fails in another way, return the refusal of the copy: it
+            # lists the nodes that the user must change.
             return made if isinstance(made, PlacementRefused) or not isinstance(copy, PlacementRefused) else copy
         if isinstance(copy, PlacementRefused):
             return copy
@@ -303,13 +303,13 @@ class SessionMaker:
         # Use the label of the user's model: the copy of a model given as bytes has a generated file name.
         source = copy.source._replace(shown=creation.source.label)
         refuse_quarantined(source, creation.quarantined)
-        # Keep the original's configuration entries: the copy needs no entry for a folder of weights.
+        # Use the original's configuration entries: the copy needs no further entry for the folder of its weights.
         entries = creation.spec.config_entries
         spec = dataclasses.replace(copy.spec, config_entries=entries, model_path=path_for_qnn(source))
         made = self._from_model(creation.of_copy(source, spec))
         return made._replace(changes=copy.changes)
 
-    # --- create from one given model ---
+    # --- create a session from the chosen model ---
 
     def _from_model(self, creation: Creation) -> MadeSession:
         """Create the session. Let the CPU convert 64-bit floats at inputs and outputs, even in a strict session."""

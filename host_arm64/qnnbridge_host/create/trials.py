@@ -26,8 +26,8 @@ from qnnbridge_host.numerics.sampling import (
 from qnnbridge_protocol.errors import BridgeError, Cancelled, DeadlineExceeded, OptionError, WorkerDied
 from qnnbridge_protocol.specs import NodeInfo
 
-# Maximum number of further sets of inputs, used while an output does not change with the ordinary inputs. Each set
-# is run twice.
+# Maximum number of further sets of inputs. They are used as long as an output was the same for all previous sets.
+# Each set is run twice.
 MOST_FURTHER: Final = 4
 GIVEN: Final = "the given inputs"
 
@@ -118,7 +118,7 @@ def _check_names(job: CompilerInput, names: Sequence[str]) -> None:
 
 
 def _sizes(node: NodeInfo) -> tuple[int, ...]:
-    """Return an input's shape with 1 for each free dimension. Only nodes on the CPU can have free dimensions."""
+    """Return an input's shape with 1 for each free dimension, which remains only if its nodes run on the CPU."""
     return tuple(size if isinstance(size, int) and size >= 0 else 1 for size in node.shape or ())
 
 

@@ -63,7 +63,7 @@ _NOT_ON_THE_CPU: Final = ("ep.qnn", "session.disable_cpu_ep_fallback", LEVEL_ENT
 class Worker:
     """A worker process and the messages to and from it.
 
-    Use the context manager `running`; after its block the process has ended with `exit_code`.
+    Use the context manager `running`. When its block ends, the process has exited and `exit_code` is set.
     """
 
     def __init__(self, order: WorkOrder) -> None:
@@ -79,7 +79,7 @@ class Worker:
         )
         self._connection = Connection(Role.CLIENT, hello)
         self._arrived: list[Frame] = []
-        # The native step that the worker last reported: in the current request, and during its own start.
+        # The worker's last reported native step: `_phase` in the current request, `_loading` during the start.
         self._phase: str | None = None
         self._loading: str | None = None
         # Why the worker was killed; ``None`` if it was not.
@@ -142,7 +142,7 @@ class Worker:
         self._write(chunks)
         while True:
             frame = self._next()
-            # `_next` has already recorded the PHASE frames.
+            # Skip other frames, such as PHASE frames, which `_next` has already evaluated.
             if frame.request_id != number or frame.kind not in (Kind.REPLY, Kind.ERROR):
                 continue
             if frame.kind is Kind.ERROR:
@@ -252,7 +252,7 @@ class Worker:
         self._deadline = None if deadline is None else (deadline, because)
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the worker when its time has expired or it stays stopped. Runs in a separate thread."""
+        """Kill the worker when the time set by `_guard` has passed or it stays stopped. Runs in its own thread."""
         seen_stopped, next_look = 0, time.monotonic() + STOPPED_LOOK_EVERY_S
         while not self._ended.wait(LOOK_EVERY_S):
             # Read the attribute once: `_guard` replaces time and reason together.

@@ -177,7 +177,7 @@ class OrtEngine:
     def _with_known_fault(
         self, circumstances: Circumstances, spec: SessionSpec, source: str | bytes
     ) -> Circumstances:
-        """Add the model's operators that are known to make QNN fail when it creates a session."""
+        """Add the fault and the fix of the model's operators that are known to make QNN's session creation fail."""
         # Use only the shipped table, not results measured on this computer: QNN has already failed here.
         architectures = [one.options["htp_arch"] for one in spec.providers if "htp_arch" in one.options]
         arch = arch_of(circumstances.soc_model, *architectures[:1], simulator=circumstances.simulator)
@@ -331,7 +331,7 @@ def _metadata(meta: Any) -> dict[str, Any]:
 def _cancel_loading(options: Any) -> None:
     """Cancel the creation of a session with these options, which runs in another thread."""
     cancel = getattr(options, "set_load_cancellation_flag", None)
-    if cancel is not None:  # otherwise the creation continues, and `Sessions.create` closes the session
+    if cancel is not None:  # otherwise `Sessions.create` closes the session after its creation
         cancel(True)
 
 
@@ -352,7 +352,7 @@ def _source(spec: SessionSpec, model: Any) -> str | bytes:
 
 
 def _with_lengths(source: str | bytes, choice: ProviderChoice) -> tuple[str | bytes, ProviderChoice]:
-    """Add missing lengths of external weights, which QNN needs. Return the model and the provider choice."""
+    """Return the model with the lengths of external weights that QNN needs, and the choice with their folder."""
     if isinstance(source, bytes):
         return with_lengths(source) or source, choice
     completed = file_with_lengths(source)

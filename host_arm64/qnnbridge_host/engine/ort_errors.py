@@ -37,8 +37,8 @@ class Circumstances(NamedTuple):
         simulator: whether the session runs on the HTP simulator.
         lacking: files with weights that are missing or truncated (`scan.lacking_weights`).
         custom_op_libraries: the libraries that are registered for the session.
-        on_qnn: operators of the session's nodes on QNN, for a failed run without a reason from QNN.
-        empty_inputs, empty_results: inputs and other tensors of the model without elements, for a failed creation.
+        on_qnn: operators of the session's nodes on QNN; set if a run failed and QNN reported no reason.
+        empty_inputs, empty_results: inputs and other tensors without elements; set if the creation failed.
         known_fault, known_cure: which operators of the model are known to make QNN fail, and the fix.
     """
 
@@ -56,8 +56,8 @@ class Circumstances(NamedTuple):
 
 Text = str | Callable[[Circumstances], str | None]
 
-# Texts that identify QNN's messages without a reason. The first three messages occur when a session is created, the
-# fourth in a run.
+# Parts of QNN's messages that give no reason for a failure. The first three messages occur when a session is
+# created, the fourth in a run.
 NOT_COMPOSED = "Failed to compose Qnn graph"
 NOT_FINALIZED = "Failed to finalize QNN graph"
 NOT_SELECTED = "was inserted using the NHWC format"

@@ -1,7 +1,7 @@
 """Objects of the host's `onnxruntime` besides sessions, for the application's `ort` module; and ONNX Runtime's log.
 
-These are adapters, shared allocators, streams of devices, packages of models, the compiler, and the functions of
-the native bindings that ONNX Runtime's build and its quantization tools use.
+These are adapters, shared allocators, streams of devices, packages of models, the compiler, and native functions
+that describe ONNX Runtime's build or that its quantization tools call.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _class(name: str) -> Any:
 def _forward(method: str, of: Callable[[Any], Any]) -> Callable[[Any, ObjectCall], ObjectResult]:
     """Return an operation that calls a method of ONNX Runtime's object.
 
-    method: the name of a method from the tables above. of: a function that returns ONNX Runtime's object for a
+    method: the name of the object's method. of: a function that returns ONNX Runtime's object for a
         stored value.
     """
 
@@ -290,7 +290,7 @@ def _package_info(root: str) -> Mapping[str, Any]:
 
 def _ort_settings(variant: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
     settings = json.loads(variant["executor_info"].get("ort", "{}"))
-    if isinstance(settings, str):  # instead of the options, the name of a JSON file in the model's folder
+    if isinstance(settings, str):  # the settings are in a JSON file with this name in the model's folder
         with open(os.path.join(folder, settings), encoding="utf-8") as file:
             settings = json.load(file)
     return settings if isinstance(settings, dict) else {}
@@ -339,7 +339,7 @@ MODEL_PACKAGE_OPTIONS = ObjectKind("ModelPackageOptions", _create_options, {})
 COMPONENT_CONTEXT = ObjectKind("ModelPackageComponentContext", None, {})
 
 
-# --- functions of ONNX Runtime's build and its quantization ----------------------------------------------
+# --- functions that describe ONNX Runtime's build, and functions of its quantization tools ---------------
 #
 # These functions take and return arrays, or list operators and kernels. They do not store state. An application can
 # call only the functions in `QUANTIZERS` and `LISTS`.
@@ -423,12 +423,12 @@ KINDS: Final = (
 )
 
 
-# --- log lines for a function of the application, while one of its requests is served --------------------
+# --- sending log lines to the application while one of its requests is served ----------------------------
 #
 # The lines are also written to stderr in ONNX Runtime's own format, because the application searches stderr for
 # causes of failures. Lines of threads that do not serve such a request are written to stderr only.
 
-# Name of this function in requests.
+# Name, in requests, of the application's function that receives log lines.
 LOG: Final = "log"
 _LETTERS: Final = "VIWEF"
 

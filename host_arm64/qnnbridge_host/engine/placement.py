@@ -293,7 +293,7 @@ def _fix(
         return f"Run the model on the CPU provider, or replace these operators with other operators. {allow}"
     if not free:
         if operators.quantised:
-            # `qnnbridge quantize` refuses a model that is quantised already.
+            # Advise to quantise the float model: `qnnbridge quantize` refuses a model that is quantised already.
             return f"Change these nodes, or quantise the float model again with other types. {allow}"
         return f"Change or quantize these nodes so that QNN supports them. {allow}"
     axes = [dim for dims in free.values() for dim in dims]

@@ -156,7 +156,7 @@ def choose(spec: SessionSpec, available: Sequence[str], qnn: QnnAdapter, *, reco
             "all nodes.",
             fix="List QNNExecutionProvider first, or only CPUExecutionProvider.",
         )
-    # Applications may also set QNN's options as session entries with this prefix, as ONNX Runtime stores them.
+    # Applications may also set QNN's options as session entries that begin with `ep.qnnexecutionprovider.`.
     by_entry = {
         key[len(SESSION_PREFIX) :]: entries.pop(key) for key in list(entries) if key.startswith(SESSION_PREFIX)
     }
@@ -215,7 +215,7 @@ def _complete(options: dict[str, str], qnn: QnnAdapter) -> dict[str, str]:
 def _did_you_mean(name: str, usable: Sequence[str]) -> str | None:
     """Return the usable provider most similar to a name such as QNN, qnn, QNNProvider or QNNExecutionProvide.
 
-    The names are compared without their common suffix, which is most of a name.
+    The names are compared without their common suffix, which would make all names similar.
     """
     short = {other.removesuffix(_SUFFIX).lower(): other for other in usable}
     asked = re.split(r"[ _-]*(?:exec|prov|ep$)", name.strip().lower(), maxsplit=1)[0]
@@ -351,8 +351,8 @@ def load_plugin(
     Args:
         ort: the module onnxruntime.
         found: the installed packages.
-        choose: a function that returns the source. It raises `BridgeError`; the package onnxruntime-qnn may
-            raise any exception on an unknown machine.
+        choose: a function that returns the source. It raises `BridgeError` or, on an unknown machine,
+            any exception of the package onnxruntime-qnn.
         on_phase: called before the library is loaded, with QNN's versions.
     """
     source: QnnSource | None = None
@@ -368,7 +368,7 @@ def load_plugin(
         _let_the_dsp_find(folder)
         on_phase("registering", source.versions())
         devices = _registered(ort)
-        if not devices:  # a second registration of the library in a process would fail
+        if not devices:  # register the library only once: a second registration would fail
             # ONNX Runtime accepts any name here as the provider's name. Compiled models contain this name as the
             # `source` of their nodes.
             ort.register_execution_provider_library(PROVIDER, source.library)
@@ -454,7 +454,7 @@ def _fix(text: str) -> str:
 
 
 def _kind(device: Any) -> str:
-    # The string of a pybind11 enum member is ``OrtHardwareDeviceType.NPU``.
+    # Remove the class name: the string of a pybind11 enum member is ``OrtHardwareDeviceType.NPU``.
     return str(device.device.type).rpartition(".")[2]
 
 

@@ -321,7 +321,7 @@ def backend_library(kind: str, folder: str | None) -> str | None:
     return None
 
 
-# Options with which the application itself chooses what QNN writes instead of compiling.
+# Options with which the application already makes QNN write its graphs to files instead of compiling.
 _OTHER_OUTPUT = ("dump_qnn_ir_dlc", "qnn_ir_backend_path", "qnn_saver_path")
 
 

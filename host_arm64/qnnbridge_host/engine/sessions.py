@@ -125,7 +125,7 @@ class ResettableSession:
         self._session: EngineSession | None = session
         self._made_at_reset = self._seen_resets
         self._closed = False
-        # Set if the session runs on the simulator: reports that the first call takes a long time.
+        # Reports that the first call takes a long time; ``None`` if the session does not run on the simulator.
         self.slow_calls: SlowCallReport | None = None
         self.info: SessionInfo = session.info
         placement = self.info.placement
@@ -229,8 +229,8 @@ class ResettableSession:
         return call(session)
 
     def _after(self, error: BridgeError) -> None:
-        """Record the reset that caused `error`. Raise `error` if no reset caused it, or an error that requests a
-        restart if a second attempt in this process cannot help."""
+        """Record the reset that caused `error`. If no reset caused it, raise `error`. If a second attempt in this
+        process cannot help, raise an error that requests a restart."""
         if not is_reset(error):
             raise error
         from qnnbridge_host.engine.ort_errors import QNN_COMMUNICATION_FATAL
@@ -346,8 +346,8 @@ class Sessions:
             self._engine_error = error
         finally:
             self._engine_loaded.set()
-            # Report this after the event is set: the application may send a request immediately, which must not
-            # wait.
+            # Report "ready" after the event is set, because the application may immediately send a request that
+            # needs the engine.
             declare_phase("ready")
 
     @property

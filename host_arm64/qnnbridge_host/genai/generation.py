@@ -50,7 +50,7 @@ HOLD_S: Final = 0.002
 # Logit of a forbidden token: far below any other logit, but finite.
 _FORBIDDEN: Final = -1e9
 _INT32_MAX: Final = 2**31
-# Options for which genai allocates memory before it checks their values, and the maximum of their values.
+# Options for which genai allocates memory before it checks their values, so each is limited here.
 _SIZES: Final = ("batch_size", "num_beams", "num_return_sequences")
 _MOST_SEQUENCES: Final = 1024
 
@@ -121,8 +121,8 @@ class Generation:
         self.texts: AnswerTexts | None = None
         folder = model.folder
         self._window = folder.window
-        # A model with a stage for pictures or sound cannot be rewound: onnxruntime-genai does not change its KV
-        # cache, and reports no error.
+        # Whether the native generator can be rewound and extended. With a stage for pictures or sound it cannot:
+        # onnxruntime-genai does not change the KV cache, and reports no error.
         self._appends = self._window is None and not folder.modalities
         self.max_length = int(self._option("max_length", 0)) or folder.context_length
         self._shares = bool(self._option("past_present_share_buffer", True))
@@ -234,7 +234,7 @@ class Generation:
         last = self.tokens[-1:] if self._is_ahead or self.base < len(self.tokens) else []
         # A rewind resets guidance to the beginning of an answer: right for a new answer, wrong within one.
         guided = not tokens and self.base < len(self.tokens) and self._settings.guidance is not None
-        # genai would drop a pad token at the end of the appended tokens. `_build` feeds it through the logits.
+        # genai would drop a pad token at the end of the appended tokens. `_build` feeds it like a generated token.
         filled = not tokens and last == [self._model.filler]
         if self._appends and (self._shares or not last) and not guided and not filled:
             self._prefilling = self._native
@@ -256,7 +256,7 @@ class Generation:
                 pass
             finally:
                 self._prefilling = None
-            # Check this only now: until here `interrupt` may have stopped the native generator permanently.
+            # Check for a stop only after appending: `interrupt` may have stopped the native generator permanently.
             if appended and not stop.stopped:
                 return True
         self._native = None
@@ -274,7 +274,7 @@ class Generation:
                 self.done = True
                 new = self._with_end_token(new)
             else:
-                self._native = None  # full only because genai counts pads: create a new one
+                self._native = None  # full only because genai counts pads; the next step creates another generator
         self.done = self.done or len(self.tokens) >= self.max_length
         return new
 

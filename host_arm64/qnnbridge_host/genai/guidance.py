@@ -29,7 +29,7 @@ MAX_ITEMS: Final = 100_000
 # Maximum number of all alternatives: members of enum, anyOf, oneOf, allOf and prefixItems, and of arrays in const
 # and enum.
 MOST_ALTERNATIVES: Final = 10_000
-# Maximum number of all properties and fields of constants. The time grows with the square: 2,000 take 3 s.
+# Maximum number of properties and of fields in constants, together. The time grows quadratically: 2,000 take 3 s.
 MOST_PROPERTIES: Final = 1_000
 MOST_REQUIRED: Final = 2_000
 # Maximum number of characters of all property names and of the texts in const and enum; a million take 10 s.

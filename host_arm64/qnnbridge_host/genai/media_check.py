@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from qnnbridge_protocol.errors import PromptRefused
 
-# Maximum number of pixels, in the whole picture and in a row or column. onnxruntime-genai 0.18 has the same limits;
+# Maximum number of pixels of a picture, and of its width or height. onnxruntime-genai 0.18 has the same limits;
 # older releases have no limits.
 MOST_PIXELS: Final = 100_000_000
 LONGEST_SIDE: Final = 16_384
@@ -220,7 +220,7 @@ class _Jpeg:
         first, last, high, low = body[-3], body[-2], body[-1] >> 4, body[-1] & 15
         if self._progressive:
             # A scan contains either the first coefficient of several components, or further coefficients of one
-            # component. A refinement adds one bit.
+            # component. A refinement scan adds one bit, so its two bit positions differ by one.
             fits = last == 0 if first == 0 else first <= last <= 63 and count == 1
             _require(fits and low <= 13 and (high == 0 or high == low + 1), "a scan header is invalid")
         blocks = 0

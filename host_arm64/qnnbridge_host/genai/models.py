@@ -169,7 +169,7 @@ class GenaiModel:
         filler: the token that genai treats as padding.
 
     Args:
-        copy: stack that removes the folder of `unmapped_copy`; closed when the model is freed.
+        copy: exit stack that removes the temporary folder of `unmapped_copy`; closed when the model is freed.
     """
 
     def __init__(
@@ -215,8 +215,8 @@ class GenaiModel:
             return self._processor
 
     def count_memory(self, words: str) -> None:
-        """Record how much memory of the NPU the model uses. words: what was done to load the model
-        although the NPU could not map its weights; "" if the NPU could."""
+        """Record how much memory of the NPU the model uses. words: how the model was loaded
+        although the NPU could not map its weights; "" if the NPU mapped them."""
         sizes: dict[str, int] = {}
         for number, (stage, one) in enumerate(zip(self.folder.stages, self.placement, strict=True)):
             if one.wanted and (one.placement.qnn_nodes or words):
@@ -543,7 +543,7 @@ def _link(target: str, link: str) -> None:
 # Name of the folder in the cache that stores the placements of stages.
 FOLDER: Final = "genai"
 SCHEMA: Final = 1
-# Operators of the layouts that QNN does not support.
+# Attention operators of the supported layouts. QNN does not support them, so they run on the CPU by design.
 ATTENTION: Final = frozenset(("GroupQueryAttention", "MultiHeadAttention", "RotaryEmbedding", "PagedAttention"))
 # Operators that only move, reshape or convert data.
 BOOKKEEPING: Final = frozenset(
@@ -603,7 +603,7 @@ def _place(
 
 def _by_design(placed: Placement) -> bool:
     if not placed.known:
-        return placed.cause is None  # None: this ONNX Runtime cannot report placements, so accept the stage
+        return placed.cause is None  # accept: without a cause, this ONNX Runtime cannot report placements
     if not placed.qnn_nodes:
         return False
     return all(kind in ATTENTION or kind in BOOKKEEPING for _, kind in placed.cpu_list)

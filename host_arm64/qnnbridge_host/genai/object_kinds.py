@@ -200,8 +200,8 @@ def _new_generator(model: GenaiModel, call: ObjectCall) -> ObjectResult:
     generation = kind(model, settings)
     made = (GENERATOR, generation)
     step, room = arguments.get("step"), arguments.get("kv_room")
-    # The daemon refuses a generator that needs more memory than its client has left. Until the first step, the
-    # generator has not allocated this memory.
+    # Skip the first step if the generator needs more memory than its client has left: the daemon then refuses the
+    # generator before the first step allocates the memory.
     if not isinstance(step, Mapping) or (room is not None and generation.kv_bytes > room):
         return ObjectResult(made=made)
     rest = call._replace(arguments=step, values=tuple(values), objects=tuple(objects))
@@ -314,7 +314,7 @@ def _ids(value: Any) -> list[int]:
 
 
 def _decoder(generation: Generation, call: ObjectCall) -> Callable[[list[int]], list[str]]:
-    """Return a function that decodes the generator's latest tokens; without `answer_start` it returns no texts."""
+    """Return a function that decodes the latest tokens, or returns no texts if the call has no `answer_start`."""
     if "answer_start" not in call.arguments:
         generation.texts = None
         return lambda _: []
@@ -365,8 +365,8 @@ def _apply_chat_template(tokenizer: ModelTokenizer, call: ObjectCall) -> ObjectR
         add_generation_prompt=bool(arguments.get("add_generation_prompt", True)),
     )
     values = []
-    # Do not encode a text with a character 0, where genai would end it: the application refuses such a text. After
-    # an error here, the application encodes the text itself and gets the error.
+    # Do not encode a text with a NUL character, at which genai would stop reading: the application refuses such a
+    # text. After an error here, the application encodes the text itself and gets the error.
     if arguments.get("encode") and "\0" not in text:
         with contextlib.suppress(BridgeError):
             values.append(np.array(tokenizer.encode(text), np.int32))

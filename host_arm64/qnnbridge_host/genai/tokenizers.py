@@ -135,7 +135,7 @@ class AnswerTexts:
         self.tokenizer = tokenizer
         self.start = start
         self._stream: TokenStream | None = None
-        # Length of the history, and number of its cuts, when the stream decoded last.
+        # Length of the history, and number of its cuts, at the last call of `decode`.
         self._place = (0, 0)
 
     def decode(self, history: Sequence[int], tokens: Sequence[int], *, done: bool, cuts: int) -> list[str]:

@@ -32,8 +32,8 @@ _ABSENT: Final = b"qnnbridge-absent"
 def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
     """Try the installed release with the request's folder.
 
-    Return a map: "problem" and its description "words", "" if there is none; "compared": why tokens could not be
-    compared, or "".
+    Return a map of three texts: "problem" (the kind of problem), "words" (its description) and "compared" (why
+    tokens could not be compared). A text that does not apply is "".
 
     Errors of loading the model are raised: they do not concern the interface.
     """
@@ -46,7 +46,7 @@ def perform(request: ModelRequest, engine: Any) -> dict[str, str]:
     ours = _outcome(_by_host, model, search, prompt)
     if isinstance(ours, list):
         for step in _all_functions(model):
-            # The library accepts the arguments, and reports that the made-up names do not exist.
+            # Some calls use names that do not exist: the library's error shows that it accepts the arguments.
             with contextlib.suppress(BridgeError):
                 step()
     module = model.library.module
@@ -92,7 +92,7 @@ def _by_host(model: GenaiModel, search: Mapping[str, float | bool], prompt: Sequ
     generation.logits(stop)
     made = generation.generate(NEW_TOKENS, stop, None)
     if len(made) > 1 and not generation.done:
-        # Generate the last token again, to test rewinding, or a history that is forced through the logits.
+        # Generate the last token again: this tests rewinding or, if the model cannot rewind, replaying the history.
         generation.align(len(prompt) + len(made) - 1)
         made[-1:] = generation.generate(1, stop, None)
     return made

@@ -29,7 +29,7 @@ DATA_SUFFIX = ".data"
 # Protobuf refuses messages of 2 GiB; a margin is reserved for everything that is not weights.
 TOO_LARGE_FOR_ONE_MESSAGE = 2**31 - 2**24
 
-# Errors that mean that the result cannot be written: a command writes no other file while an `Output` is open.
+# Errors that mean that the result cannot be written: a command writes nothing else while an `Output` is open.
 _ABOUT_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
@@ -87,7 +87,7 @@ class Output:
     ) -> None:
         about_writing = isinstance(error, OSError) and error.errno in _ABOUT_WRITING
         failed = _explained(self.target, error) if about_writing or isinstance(error, OrtError) else None
-        self._remove()  # after `_explained`, which measures how much space was free at the error
+        self._remove()  # only now: `_explained` has measured how much space was free at the error
         if failed is not None:
             raise failed from None
 
@@ -193,7 +193,7 @@ def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GivenModel:
-    """A float or quantised model on which a command works. weights: paths of its weight files."""
+    """A float or quantised model that a command reads. weights: paths of its weight files."""
 
     path: Path
     scan: ModelScan

@@ -41,7 +41,7 @@ NEWEST_QDQ_OPSET = 21
 
 # A value of at least this magnitude in a mask represents minus infinity.
 HUGE_MASK = 1e6
-# exp(-1e4) is 0 in every float type.
+# Magnitude that suffices to mask a value: exp(-1e4) is 0 in every float type.
 ENOUGH_FOR_MASK = 1e4
 # Operators through which an attention mask reaches the attention scores. A huge constant that other operators read,
 # such as a limit of Clip, is not a mask.
@@ -193,7 +193,7 @@ def op_name(node: Any) -> str:
 
 
 def count_ops(model: Any) -> dict[str, int]:
-    """Return the number of nodes of each operator before optimisation (`node_count`), most frequent first."""
+    """Return the number of nodes of each operator before optimisation, most frequent first."""
     functions = {operator_of(one.name, one.domain): _operators(one.node) for one in model.functions}
     counted = written_out(_operators(model.graph.node), functions)
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
@@ -217,7 +217,7 @@ def opset_of(model: Any) -> int | None:
 def trim_opsets(model: Any, wanted: Any = None) -> None:
     """Remove unused domains, which ONNX Runtime adds to every model that it writes.
 
-    Domains that `wanted`, the original model, imports are kept.
+    Keep the domains that the original model `wanted` imports.
     """
     used = {node.domain for node in nodes(model)} | set(ONNX_DOMAINS)
     if wanted is not None:
@@ -297,7 +297,7 @@ def attribute_values(node: Any) -> dict[str, Any]:
     return found
 
 
-# ONNX does not require that a node has a name; the quantizer excludes single nodes by name.
+# The quantizer excludes single nodes by name, but ONNX does not require that a node has a name.
 def name_nodes(model: Any) -> int:
     """Give every node of the graph a unique name, in place; return the number of changed nodes."""
     taken = Counter(node.name for node in model.graph.node)

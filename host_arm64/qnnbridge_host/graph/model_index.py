@@ -37,7 +37,7 @@ class ModelIndex(GraphIndex):
         types: types of the tensors; default: inferred types.
         names: labels of the nodes, which replace the nodes' own names.
         folder: folder of the external tensors; without it their values are unknown.
-        follows: index of a constant-folded copy of the model, for values that follow from fixed shapes.
+        follows: index of a constant-folded copy of the model, in which more tensors have known values.
     """
 
     def __init__(
@@ -268,8 +268,8 @@ class Editor(ModelIndex):
         super().__init__(model, folder=folder)
         self.folder = folder
         self.right_here = frozenset(right_here)
-        # Do not use a cached property: `changed` must keep the set, because it includes nodes that are not in the
-        # graph yet.
+        # Names in use. Not a cached property, because `changed` would discard the names of nodes that are not in
+        # the graph yet.
         self._taken: set[str] | None = None
         # Last number that was appended to each name hint.
         self._numbers: dict[str, int] = {}

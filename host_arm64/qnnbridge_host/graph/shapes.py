@@ -37,7 +37,7 @@ class Dimensions:
             axis = re.fullmatch(r"(.+):([0-9]{1,9})", name)
             if axis:
                 dimensions.by_axis[axis[1], int(axis[2])] = size
-            # A key like "x:0" may also be the name of a dimension.
+            # Store the key as a dimension's name too, because a dimension may have a name like "x:0".
             dimensions.by_name[name] = size
         return dimensions
 

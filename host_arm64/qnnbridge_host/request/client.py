@@ -262,7 +262,7 @@ class CallsBack:
             if self._request.withdrawn:
                 raise Cancelled("The request was cancelled.")
             if time.monotonic() >= deadline:
-                self._calls += 1  # so that a late RETURN frame is dropped
+                self._calls += 1  # the RETURN frame of this call is dropped if it arrives later
                 raise CallBackFailed(
                     f"The application's function {function} did not return within {self._timeout_s:g} s.",
                     cause="The function hangs, or waits for a resource that this call keeps busy.",

@@ -101,7 +101,7 @@ class Lane(Generic[T]):
             self._lock.release()
 
     def leave(self) -> None:
-        """Hand the lane over to the next item in the queue."""
+        """Release the lane, or start a thread that processes the queued items."""
         self._lock.acquire()
         try:
             next_item = self._queue.popleft() if self._queue else None
@@ -190,8 +190,8 @@ class Request:
         # Whether the client is informed of the phase, or will be informed before the step begins.
         self.declared = False
         self.started = False
-        # True while the request counts toward the limit on requests in progress: until its answer is about to be
-        # written. Toward the limit on all requests, a `counted` request counts until its answer is written.
+        # True while the request counts toward the limit on requests in progress, until its answer is about to be
+        # written. There is also a limit on all requests, for which a request counts until its answer is written.
         self.has_place = False
         self.withdrawn = False
         # Whether the request was withdrawn before it started. If so, the thread of
@@ -270,8 +270,8 @@ class InFlight:
     Invariant: no thread waits for the client while holding the table's lock. Declarations are collected under the
     lock and written afterwards. The request's own thread writes its declaration before it enters the step. A
     request that was alone when it entered is declared by the next request, before the next request enters native
-    code, so that the client can distinguish the two after a crash. A request outside of native steps, whose answer
-    or declaration is being written, delays no other request.
+    code, so that the client can distinguish the two after a crash. Writing an answer or a declaration delays no
+    other request.
     """
 
     def __init__(self, declare_phase: Callable[[Declaration], None], limit: int) -> None:
@@ -440,7 +440,7 @@ class InFlight:
             done = request.done = request.done or threading.Event()
         if stopper is not None:
             stopper.stop()
-        # ONNX Runtime stops between two nodes, so a short wait is enough for most callers to get the final state.
+        # Wait briefly, so that most callers get the final state: ONNX Runtime stops a run between two nodes.
         if not done.wait(grace_s):
             return "still-running"
         return "stopped" if request.failed else "finished"

@@ -146,7 +146,7 @@ class NumbersService:
             calls, compared = int(header.get("calls", 1)), int(header.get("compared", 0))
             parts = str(header.get("parts") or "")
         except BridgeError:
-            raise  # raise it unchanged, although some `BridgeError`s are also `ValueError`s
+            raise  # some `BridgeError`s are also `ValueError`s, which the next clause would convert
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise desync(f"model.verify without a proper description ({error})") from None
         source = open_model(spec.model_path, data, folder, settings, stop, fingerprint, files)
@@ -158,7 +158,7 @@ class NumbersService:
         here = rows_of_session(spec, host_info.versions, simulator=host_info.machine != "ARM64")
         used, made_with = source, dataclasses.replace(spec, fix=None)
         if spec.fix is not None and spec.fix.when == "always":
-            # QNN runs the rewritten copy; its results are compared with the original's results.
+            # QNN runs the rewritten copy, whose results are compared with those of the original.
             from qnnbridge_host.create.replaced import fixed_source
 
             fixed = fixed_source(source, spec, settings, folder, order, here.right)
@@ -197,7 +197,7 @@ class NumbersService:
             if kept is not None and wanted.verdicts is not None and not wanted.again:
                 calls = kept.calls + wanted.calls
                 # A session requests a comparison after a number of its own calls. If other sessions have compared
-                # the model since, the stored number of calls decides.
+                # the model since, compare again only when all sessions' calls have reached `next_call`.
                 due = kept.compared <= wanted.compared or calls >= kept.next_call
                 if kept.state != "agrees" or not due:
                     wanted.verdicts.count(wanted.key, wanted.calls)
@@ -223,7 +223,7 @@ class NumbersService:
 
     def _compare_unchanged(self, wanted: _Comparison, order: WorkOrder) -> NumbersReport:
         """Return the report of a comparison during which no program wrote to the model's files. Raise
-        `ModelChanged`.
+        `ModelChanged` if the files have changed or keep changing.
 
         A change that was reverted counts too: the worker may have read the changed data, and external data is read
         during the run.

@@ -265,7 +265,7 @@ class Server:
             self._accept(request)
 
     def _cancel(self, target: int) -> str:
-        """Cancel a request and return its state. A channel's call may be read after its cancel request."""
+        """Cancel a request and return its state. A call on a channel is cancelled even if it was not read yet."""
         channels = self._channels
         open_still = channels is not None and channels.withdraw(target)
         state = self._in_flight.cancel(target, CANCEL_GRACE_S)
@@ -363,7 +363,7 @@ class Server:
         op = str(request.op)
         if op in CHANNEL_OPERATIONS:
             try:
-                # Serve this in any thread and outside of lanes, because attaching memory must not wait for a run.
+                # Serve these operations outside of lanes, because attaching memory must not wait for a run.
                 self._open_channels().operations[op](request.header, request.id)
             finally:
                 _drop_handles(request)
@@ -469,7 +469,7 @@ class ServerTransport(Protocol):
         """Seconds that requests in flight may take after the client's GOODBYE."""
 
     def read_into(self, buffer: memoryview, use: Callable[[int], None]) -> None:
-        """Wait for bytes from the client, then call ``use(count)``; 0 at the end. Raise `OSError`."""
+        """Wait for bytes from the client and call ``use(count)``; `count` is 0 at the end. Raise `OSError`."""
 
     def write_all(self, chunks: list[memoryview]) -> None:
         """Send all chunks to the client. Raise `OSError`."""
@@ -497,7 +497,7 @@ class ProcessTransport:
 
     @property
     def slabs(self) -> Slabs:
-        if self._slabs is None:  # needs no lock: its one server calls it while holding a lock
+        if self._slabs is None:  # no lock is needed: the only caller, the server, holds one
             from qnnbridge_host.fastpath import Slabs
 
             self._slabs = Slabs()
