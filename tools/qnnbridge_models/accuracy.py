@@ -47,7 +47,7 @@ _ORDER: tuple[Verdict, ...] = ("exact", "good", "not shown", "fair", "poor", "us
 # positions is not significant.
 _MOST_CHANNELS = 1024
 _LEAST_VALUES = 8
-# Number of samples judged together when every sample must reach an SNR target.
+# Number of samples per group: an SNR target must be met in every group.
 _FOLD = 5
 # Rank of an output that may contain classes: (samples, rows, classes). The largest value of a row selects the
 # class.
@@ -79,10 +79,10 @@ class Accuracy:
 
     Args:
         name: name of the output or group.
-        judged: SNR, largest error and the other measures.
+        judged: result of the comparison (SNR, largest error and others).
         varies: how much the expected values vary over the samples: standard deviation divided by magnitude,
             computed for each column separately; with a single sample, computed over all columns. -1 for integers.
-        flat: true if all found values are equal although the expected values vary.
+        flat: true if all values of the model are equal although the expected values vary.
     """
 
     name: str
@@ -112,7 +112,8 @@ class Accuracy:
         if judged.snr_db < USELESS_DB:
             return "useless"
         if lost or judged.snr_db < FAIR_DB:
-            # The SNR excludes values that are NaN or infinite in only one of the results, so it can be high here.
+            # The SNR excludes values that are NaN or infinite in only one result: with such values, the output is
+            # poor.
             return "poor"
         # Compute the SNR of a constant output; subtracting it gives the SNR of the changes between samples.
         constant = -20 * math.log10(max(self.varies, 1e-10))
@@ -285,7 +286,7 @@ def _numbers(value: Any) -> npt.NDArray[Any] | None:
 
 
 def _not_numbers(name: str, pairs: Sequence[tuple[Any, Any]]) -> Accuracy:
-    """Compare strings, sequences, maps and outputs of different structure for equality."""
+    """Compare outputs for equality if they are not numeric arrays in both results: strings, sequences and maps."""
     same = all(equal_bits(expected, found) for expected, found in pairs)
     reason = "" if same else "the output is not a numeric tensor, and its values differ"
     return Accuracy(
@@ -332,7 +333,7 @@ def _worst_channel(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Accuracy | None:
     energies = np.nansum(np.square(a.astype(np.float64)), axis=tuple(axis for axis in range(a.ndim) if axis != 2))
     # Skip channels whose energy is more than 40 dB below the largest.
     loud = np.flatnonzero(energies > energies.max() * 1e-4)
-    # Reshape each channel to one column: `accuracy_of` would take the last axis of three axes for classes.
+    # Reshape each channel to one column: `accuracy_of` would treat the last of three axes as classes.
     each = [
         accuracy_of(f"channel {number}", a[:, :, number].reshape(-1, 1), b[:, :, number].reshape(-1, 1))
         for number in loud

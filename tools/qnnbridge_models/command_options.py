@@ -1,9 +1,9 @@
 """Options of `evaluate`, `prepare`, `profile`, `quantize` and `verify`, as read from the command line.
 
-Also contains the combinations of types that QNN supports for quantised models. The table was measured on the
-simulator with real models, and agrees with one-operator tests. The default is the best combination that runs on
-every HTP generation: over six models, the lowest cosine similarity of an output was 0.999 with int8 weights per
-channel, and 0.52 to 0.69 with 8-bit weights per tensor.
+A table lists the combinations of types that QNN supports for quantised models. It was measured on the simulator
+with real models, and agrees with one-operator tests. The default is the best combination that runs on every HTP
+generation: for the worst output of six models, the cosine similarity was 0.999 with int8 weights per channel, but
+0.52 to 0.69 with 8-bit weights per tensor.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _ORT_TYPES: Final[Mapping[str, str]] = {
     "int4": "QInt4",
 }
 _ORT_METHODS: Final[Mapping[str, str]] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-# Largest allowed target in dB, which is more than float16 can reach.
+# Largest target in dB that an option accepts. QNN computes in float16, which cannot reach this SNR.
 MOST_TARGET_DB: Final = 80.0
 
 
@@ -473,7 +473,7 @@ class ProfileRequest:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """Options of a verification."""
+    """Settings of `verify_model`, without the chip, the inputs and the sizes."""
 
     extreme: Extreme = True
     strict: Annotated[

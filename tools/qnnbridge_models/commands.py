@@ -181,7 +181,7 @@ def optimize(
     from qnnbridge_models.progress import ShownProgress
     from qnnbridge_protocol.errors import OptionError
 
-    # Compare the paths that the user gave, because `on_copy` may be a temporary copy.
+    # Compare the paths that the user gave: the model that is optimised below may be a temporary copy.
     if os.path.exists(target) and model.exists() and target.samefile(model):
         raise OptionError("OUT is the same file as MODEL.", fix="Give another file: MODEL is never changed.")
     with ShownProgress() as progress, sizes.of(model) as (on_copy, left):

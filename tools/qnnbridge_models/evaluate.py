@@ -99,7 +99,7 @@ class Evaluation:
     """Results of a model and its quantised versions over samples.
 
     Args:
-        chip: chip that was simulated by default; None if the user selected a chip.
+        chip: the simulator's default chip; None if the user selected a chip or QNN was not simulated.
     """
 
     source: Path
@@ -380,7 +380,7 @@ def evaluate_model(
     with work_folder("evaluate") as folder, Host(options.host_python) as host:
         work = Path(folder)
         named = [(path.name, _sized(path, dims, work / "model"))]
-        # Set the original's sizes in all quantised models whose sizes are not fixed.
+        # Fix the free dimensions of quantised models to the same sizes as those of the original model.
         for number, one in enumerate(options.quantized):
             there = files.existing_model(one)
             named.append((one.name, _sized(there, dims, work / f"quantized{number}", may_be_fixed=True)))

@@ -85,7 +85,7 @@ class PrepareJournal:
     def read(self) -> None:
         """Read the journal. Ignore a damaged journal, so that all steps run again.
 
-        Raise `OptionError` if the journal is about another model, unless no compilation of it succeeded.
+        Raise `OptionError` if the journal belongs to another model, unless each compilation of that model failed.
         """
         try:
             found = json.loads((self.folder / JOURNAL_NAME).read_text(encoding="utf-8"))
@@ -114,7 +114,7 @@ class PrepareJournal:
             )
         self._entries = entries
         if source_name != self._source_name:
-            # Nothing was compiled, so the folder has nothing to ship.
+            # Nothing was compiled from the other model, so discard its steps.
             self.keep_only(())
 
     def finished(self, step: str, key: str) -> JournalEntry | None:
@@ -181,7 +181,7 @@ class PrepareJournal:
         with contextlib.suppress(OSError):
             others = set(os.listdir(self.folder)) - {JOURNAL_NAME, LOCK_NAME}
             for name in others:
-                (self.folder / name).rmdir()  # fails unless it is an empty folder
+                (self.folder / name).rmdir()  # fails unless the entry is an empty folder
             (self.folder / JOURNAL_NAME).unlink()
 
     def write(self) -> None:
@@ -194,7 +194,7 @@ class PrepareJournal:
 
 
 def refuse_other_files(folder: Path) -> None:
-    """Raise `OptionError` if the folder contains files that `prepare` did not create, or is a file."""
+    """Raise `OptionError` if the path is a file, or a folder with files that `prepare` did not create."""
     if folder.exists() and not folder.is_dir():
         raise OptionError(f"{folder} is a file.", fix="Give a folder for the result: -o FOLDER.")
     if (
@@ -245,7 +245,7 @@ def opened(folder: Path, source_name: str) -> Iterator[PrepareJournal]:
         held.release(remove=True)
         for path in new_folders:
             with contextlib.suppress(OSError):
-                path.rmdir()  # succeeds only if it is empty
+                path.rmdir()  # succeeds only if the folder is empty
 
 
 def key_of(step: str, **went_in: Any) -> str:
@@ -361,6 +361,6 @@ def feeds_digest(feeds: Mapping[str, Any]) -> str:
 def _drop_old(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for path in enter(folder).iterdir():
-            # `rmtree` refuses symbolic links, so a link with such a name is kept.
+            # `rmtree` does not remove symbolic links, so a link with the name of a journal is kept.
             if _JOURNAL_NAME.fullmatch(path.name) and time.time() - path.stat().st_mtime > _KEPT_S:
                 shutil.rmtree(path, ignore_errors=True)

@@ -83,7 +83,7 @@ class OptimizeResult:
 
 
 def ort_level(name: str) -> Any:
-    """Return the corresponding member of onnxruntime's enumeration. Raise `OptionError` for an unknown level."""
+    """Return onnxruntime's `GraphOptimizationLevel` for a level name. Raise `OptionError` for an unknown name."""
     import onnxruntime as ort
 
     if name not in LEVELS:
@@ -246,7 +246,7 @@ def optimize_model(
         ModelError: the result does not compute the same as the original.
     """
     begun = time.perf_counter()
-    # Check the option before reading any file, so that a typing error does not cost minutes.
+    # Check the option before reading any file, so that a typo is reported immediately.
     if if_compiled not in ("error", "skip"):
         raise OptionError(f'if_compiled is "{if_compiled}".', fix='Give "error" or "skip".')
     model_path, target_path = files.existing_model(Path(source)), Path(target)
@@ -267,7 +267,7 @@ def optimize_model(
         if many:
             on_progress(f"optimising {len(original.graph.node):,} nodes", 0, 0)
         check_runnable(original)
-        # Count before `_without_unused` removes nodes.
+        # Count the original's operators before `_without_unused` removes nodes.
         before = graphs.count_ops(original)
         tolerance = tolerance_of(original, before)
         written_out = len(original.functions)
@@ -294,7 +294,7 @@ def optimize_model(
         def attempt(disabled: Sequence[str]) -> _Optimised:
             _optimize(used, output, graph_level, external, disabled)
             result = graphs.load(output.model)
-            # The comparison is valid: `_without_unused` removed the same unused nodes from `original`.
+            # `original` and the result are comparable: `_without_unused` removed the same nodes from `original`.
             is_same = _is_same(original.graph, result.graph)
             notes: list[str] = []
             # If ONNX Runtime changed nothing, keep the file byte for byte.
@@ -356,7 +356,7 @@ class _Optimised:
 
 
 def _without_harm(attempt: Callable[[Sequence[str]], _Optimised], level: int) -> tuple[_Optimised, str]:
-    """Return the result, and a warning if it was made without optimizers that break or alter the model.
+    """Return the result, and a warning if optimizers that make the model invalid or wrong were disabled.
 
     Raise the first attempt's error if disabling optimizers does not produce a correct result.
     """

@@ -47,7 +47,7 @@ class Phases:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """Within this context, add the times that `phase` measures in this thread to this object."""
+        """Within this context, record the duration of each `phase` of this thread in this object."""
         token = _phases.set(self)
         try:
             yield

@@ -143,7 +143,7 @@ class HostProbe:
         return await asyncio.shield(self._asking)
 
     def facts(self) -> dict[str, Any]:
-        """Return the counts of this server's own host process, for `/status`, without starting the process."""
+        """Return the counters of this server's private host for `/status`, without starting the host."""
         stats = self._host.stats
         return {
             "running": stats.running,
@@ -331,7 +331,7 @@ class InferenceService:
 
     async def show_model(self, request: Request) -> Response:
         name = request.path_params["name"]
-        # The registry of language models refuses an unknown name.
+        # For an unknown name, the registry of language models raises the error.
         registry = next((one for one in self._by_folder if name in one.names), self.language.models)
         registry.get(name)
         return json_answer(registry.described(name))
@@ -427,7 +427,7 @@ class InferenceService:
     async def load(self, request: Request) -> Response:
         wanted = await self._control_body(request)
         parameters = wanted.get("parameters")
-        # Refuse the field parameters, with which Triton's clients send a configuration and files of a model.
+        # Refuse the field `parameters`, in which Triton's clients send a configuration and files of a model.
         if parameters:
             raise wrong("The server loads models only from the files that it was started with; omit parameters.")
         try:
@@ -458,7 +458,7 @@ class InferenceService:
 
 
 def api_paths(service: InferenceService) -> list[tuple[str, Endpoint, str]]:
-    """Return path, endpoint and method of the interfaces for programs."""
+    """Return path, endpoint and method of each route, without the web page and the OpenAPI document."""
     get, post = "GET", "POST"
     paths: list[tuple[str, Endpoint, str]] = [
         ("/v2/health/live", service.live, get),

@@ -181,8 +181,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Default sizes for QNN without --bucket. Each pair of a length and a batch size is compiled as a separate model.
 LENGTHS: Final = (32, 128)
 BATCHES: Final = (1, 8)
-# Maximum number of rows, and of tokens, of a batch with free sizes. Attention needs memory for each pair of tokens
-# in a row.
+# Maximum rows of a batch with free sizes, and maximum tokens including padding. Attention needs memory for each
+# pair of tokens in a row.
 FREE_BATCH: Final = 32
 FREE_TOKENS: Final = FREE_BATCH * 512
 # Maximum bytes per token. A text with more bytes than the allowed tokens can have is refused without tokenizing it.
@@ -201,7 +201,7 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchShapes:
-    """Sizes that a batch may have, in ascending order; empty for any size.
+    """Sizes that a batch may have, in ascending order; empty if any size is allowed.
 
     Args:
         batches: numbers of rows.

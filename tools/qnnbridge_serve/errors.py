@@ -65,7 +65,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
     (errors.NotImplemented, 400),
 )
 
-# The client gets this advice instead of the library's, which suggests an argument of a Python call.
+# Advice for a client after a timeout: the exception's own advice names an argument of a Python call.
 _TIME_IS_OVER = (
     "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
     "or try again when the server is less busy."

@@ -37,7 +37,7 @@ _log = log_of("qnnbridge.serve")
 # still exists.
 PROBES_S: Final = (0.0, 0.2, 2.0)
 
-# How long an idle connection is kept when the server ends, because its client may just be sending a request.
+# How long an idle connection stays open when the server ends, because a request may already be on its way.
 LINGER_S: Final = 0.5
 
 # Maximum time from the beginning of a connection, or from the first byte after an answer, to the end of the next
@@ -107,7 +107,7 @@ class HttpProtocol(H11Protocol):
         if self._draining:
             return
         try:
-            if self.conn.held_back:  # the next turn is scheduled and will parse these bytes
+            if self.conn.held_back:  # a scheduled callback of the event loop will parse these bytes
                 self.conn.receive_data(data)
                 return
             super().data_received(data)
@@ -117,7 +117,7 @@ class HttpProtocol(H11Protocol):
             self._announce_end()
         if self.conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY):
             self._waiting.cancel()
-        # Start the timeout at bytes that arrive while no request is running: the next head, or the rest of a
+        # If bytes arrive while no request is running, start the timeout: they belong to the next head, or to a
         # refused body.
         elif self._waiting.cancelled():
             self._waiting = self.loop.call_later(HEAD_TIMEOUT_S, self.transport.close)
@@ -221,7 +221,7 @@ class HttpProtocol(H11Protocol):
             return
         try:
             super().on_response_complete()
-        except (h11.LocalProtocolError, RuntimeError) as error:  # raised by the next request on the connection
+        except (h11.LocalProtocolError, RuntimeError) as error:  # h11 raises them for the client's next request
             self._give_up(f"{type(error).__name__}: {error}")
         if self._ending:
             self._linger()
@@ -289,8 +289,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 class PartedResponse(Response):
     """Response whose body is sent in parts, and counts in `Admission` until the client has received it.
 
-    The event loop does other work between the parts. Parts also avoid that asyncio before Python 3.12 copies the
-    whole rest of a body after each piece that the network accepts.
+    The event loop does other work between the parts. Sending in parts also prevents asyncio before Python 3.12 from
+    copying the rest of the body after each piece that the network accepts.
 
     Args:
         ticket: ticket of the request.

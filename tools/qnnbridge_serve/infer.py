@@ -118,7 +118,7 @@ class Contract:
     unnamed: Mapping[str, str]
 
     def described(self) -> dict[str, Any]:
-        """Return the tensors of the model's metadata."""
+        """Return the inputs and outputs for the model's metadata."""
         return {
             "inputs": [tensor.described() for tensor in list(self.inputs.values())[: self.required]],
             "outputs": [tensor.described() for tensor in self.outputs.values()],
@@ -180,9 +180,8 @@ TEXT_STEP: Final = 65536
 # Bytes that Python needs for a string in addition to the string's characters.
 TEXT_BYTES: Final = 64
 
-# Maximum product of the other sizes of a tensor with a size of 0, such as an empty batch of images or an empty KV
-# cache. From such a tensor, a model may create one with that many elements, for example a sum over the empty
-# dimension.
+# Maximum product of the non-zero sizes of an empty tensor, such as an empty batch of images or an empty KV cache. A
+# model may create a tensor of this size, for example by a sum over the empty dimension.
 MOST_BESIDE_ZERO: Final = 2**24
 
 _LENGTH: Final = struct.Struct("<I")
@@ -585,9 +584,9 @@ def infer(
             raise wrong(f"The model {model.name} has no input {given.name[:80]!r}. Its inputs: {known}.")
         feed[given.name] = to_value(given, declared, take, check)
     names = None if request.outputs is None else [tensor.name for tensor, _ in wanted]
-    # With `borrow`, results stay in shared memory and are not copied; they are needed only until the answer is
-    # written.
     fed = time.monotonic()
+    # `borrow` leaves the results in shared memory instead of copying them: they are needed only until the answer is
+    # written.
     values = model.session.run(names, feed, timeout=time_left_s(deadline), borrow=True)
     ran = time.monotonic()
     reply = _reply(model, request, wanted, values, functools.partial(check_answer_time, deadline))

@@ -96,7 +96,8 @@ def read_fields(part: memoryview) -> RequestFields:
     # If the JSON part is the whole body, do not copy it.
     whole = part.obj
     data = whole if isinstance(whole, bytes) and len(whole) == len(part) else bytes(part)
-    # Count quotation marks only in long data: with a comma, a string takes at least three characters.
+    # Count quotation marks only in long data: a string has two of them and, with its comma, at least three
+    # characters.
     if len(data) > 3 * MAX_TEXTS and data.count(b'"') > 2 * MAX_TEXTS:
         raise Refused(
             413,
@@ -196,8 +197,8 @@ def _refuse_twins(data: bytes, colons: int, names: int, found: RequestFields) ->
     names += sum(map(len, entries))
     if colons - sum(value.count(b":") for value in values if b":" in value) == names:
         return
-    # Colons in names and ignored fields also make the numbers differ. So count exactly: without colons in strings,
-    # and with ignored fields.
+    # The number of colons also differs if names or ignored fields contain colons. So count exactly: without colons
+    # in strings, and with the names of ignored fields.
     others = {name: raw for name, raw in _OBJECT.decode(data).items() if name not in _Document.__struct_fields__}
     inside = sum(_outside(bytes(value), b":") for value in (*values, *others.values()))
     if _outside(data, b":") - inside != names + len(others):
@@ -261,7 +262,7 @@ def _between_texts(data: bytes, check: Check = lambda: None) -> tuple[bytes, int
         check()
         part = data[at : at + STEP_BYTES]
         if at + STEP_BYTES < len(data) and (len(part) - len(part.rstrip(b"\\"))) % 2:
-            part = part[:-1]  # keep an escape in one part
+            part = part[:-1]  # do not split an escape sequence
         at += len(part)
         # Without escapes, the quotation marks alternately begin and end a string.
         parts = part.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')
@@ -307,7 +308,7 @@ def read_numbers(
         others = "strings" if b'"' in data else "objects"
         raise wrong(f"{where}: data must be {words}, but also contains {others}.")
     count = math.prod(shape)
-    # Count in the text, so that a wrong shape is refused before memory is allocated.
+    # Compare the text with the shape first, so that a wrong shape is refused before memory is allocated.
     _check_form(data, shape, count, where)
     # Reserve the memory before the array is created, so that a request above the limit is refused.
     take(count * dtype.itemsize)
@@ -320,8 +321,7 @@ def read_numbers(
     for text in _steps(flat):
         check()
         numbers = _step(text, dtype, words, where)
-        # Never write beyond the end of the array, although the commas were counted and there should not be more
-        # numbers.
+        # Check again, so that a wrong count of the commas can never cause a write beyond the end of the array.
         if len(numbers) > count - at:
             at += len(numbers)
             break
@@ -374,8 +374,8 @@ def _check_form(data: bytes, shape: tuple[int, ...], count: int, where: str) -> 
     size = 0  # number of brackets and commas in the JSON text of this shape
     for length in reversed(written):
         size = 2 + max(0, length - 1) + length * size
-    # Build the expected brackets only if the lengths are equal. The result is then as long as the text that was
-    # found, and no step needs more memory.
+    # Build the expected brackets only if the lengths are equal: the result is then only as long as `found`, and
+    # each intermediate text is shorter.
     if shape and len(found) == size:
         form = b""
         for length in reversed(written):

@@ -388,7 +388,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
 
 
 def _special(tokenizer: Tokenizer, word: str, left_s: LeftS) -> int | None:
-    """Return the id of `word`; ``None`` if it is not a special token, which the tokenizer omits from texts."""
+    """Return the id of `word` if the word is a special token, which decoding omits from the text; else ``None``."""
     tokens = [int(token) for token in tokenizer.encode(word, timeout=left_s())]
     beside = [int(token) for token in tokenizer.encode("x", timeout=left_s())]
     is_one = len(tokens) == 1 and word not in tokenizer.decode([*beside, *tokens, *beside], timeout=left_s())
@@ -431,7 +431,7 @@ def open_choice(
             **options,
         )
     except PromptRefused as error:
-        # Use OpenAI's code context_length_exceeded, at which clients shorten the conversation and try again.
+        # Use OpenAI's code context_length_exceeded: clients then shorten the conversation and try again.
         raise (
             _too_long(error, field) if "context_length" in error.details else wrong(error_text(error), field)
         ) from error

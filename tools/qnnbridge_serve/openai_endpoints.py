@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
-    """Last item of an answer. counts: argument of `Form.whole` or `Form.closing`."""
+    """Last item in the queue of a complete answer. counts: passed to `Form.whole` or `Form.closing`."""
 
     counts: Any
 
@@ -96,7 +96,7 @@ class ClientQueues:
 
     @contextlib.contextmanager
     def turn(self, client: str, cancellation: Cancellation, *, again: bool = False) -> Iterator[None]:
-        """Hold a turn of the client within the ``with`` block.
+        """Wait for the client's turn, and keep the turn within the ``with`` block.
 
         Raise `Busy` or `Cancelled`. again: see `FairShare.turn`.
         """
@@ -132,7 +132,7 @@ class WorkedAnswer(abc.ABC):
         self._items: asyncio.Queue[Item] = asyncio.Queue()
         self._late = False
         self._begun = False
-        # Whether the client has been sent a timeout, although native code is still working on the answer.
+        # Whether a timeout error was sent to the client while native code is still working on the answer.
         self._overdue = False
         self._task: asyncio.Future[None] | None = None
         # Done when the client has closed its connection.
@@ -283,7 +283,7 @@ class GeneratedAnswer(WorkedAnswer):
                 finally:
                     sums["generated_tokens"] = pace.tokens
                     sums["host_restarts"] += stream.stats.restarts
-            if stream.finish_reason == "cancelled":  # a cancelled answer is incomplete
+            if stream.finish_reason == "cancelled":  # raise, so that the answer does not look complete
                 raise Cancelled("The answer was cancelled.")
             outcome = stream.finish_reason or "error"
         return outcome, Counts(prompt_tokens, pace.tokens, cached_tokens)
@@ -322,7 +322,7 @@ async def whole_answer(answer: WorkedAnswer) -> Any:
 
 
 async def first_items(answer: WorkedAnswer) -> list[Item]:
-    """Wait for the first items of a stream. Raise `ClientGone`, or an error of the worker before its first part."""
+    """Wait for the first items of a stream. Raise `ClientGone`, or an error that precedes the first part."""
     try:
         # Wait for the first part before sending the status: an earlier error can then have its own status (400,
         # 429, 503).
@@ -352,7 +352,7 @@ class EventStream(StreamingResponse):
     def __init__(self, answer: WorkedAnswer, first: list[Item], close: Callable[[], None]) -> None:
         # The second header keeps nginx from buffering the stream.
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        # Use only the headers of StreamingResponse. They have no Content-Length, so the server uses chunked
+        # StreamingResponse sets only the headers here. They have no Content-Length, so the server uses chunked
         # encoding.
         super().__init__((), headers=headers, media_type="text/event-stream")
         self._answer = answer
@@ -462,7 +462,7 @@ class LanguageService:
         self._queues = ClientQueues(limits.threads, limits.queue)
         # Each answer waits for its turn in its own thread. Idle threads end.
         self._workers = Workers("language", limits.in_all)
-        # Few threads are enough, because parsing JSON holds the GIL.
+        # One thread is enough, because parsing JSON holds the GIL.
         self._readers = Workers("language reader", 1)
 
     def pool_row(self) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from qnnbridge_serve.openai_tools import COMPACT, ToolUse, read_calls, read_tool
 Kind = Literal["chat", "text"]
 # Maximum number of stop texts. Each piece of an answer is searched for all of them. OpenAI's limit is 4.
 MOST_STOPS: Final = 16
-# Maximum length of a stop text. The end of the answer so far is compared with each beginning of a stop text, and
-# held back if it is equal.
+# Maximum length of a stop text. If the answer so far ends with the beginning of a stop text, this end is held back.
 LONGEST_STOP: Final = 1000
 # Maximum length of cache_salt. A random salt needs 43 characters.
 LONGEST_SALT: Final = 1000
@@ -102,7 +101,7 @@ def read_generation(document: Any, kind: Kind) -> GenerationRequest:
     if tools is not None and schema is not None:
         raise wrong("response_format cannot be combined with tools; leave one of them out.", "response_format")
     logprobs = _logprobs(document, kind)
-    if tools is not None and logprobs is not None:  # the tokens of a call are not part of the text
+    if tools is not None and logprobs is not None:  # logprobs list tokens of the text, not of a call
         raise wrong("logprobs cannot be combined with tools; leave one of them out.", "logprobs")
     media: list[MediaPart] = []
     messages, called = _messages(document.get("messages"), media) if kind == "chat" else ("", frozenset[str]())
@@ -182,7 +181,7 @@ def _messages(given: Any, media: list[MediaPart]) -> tuple[str, frozenset[str]]:
 
 
 def _content(given: Any, where: str, media: list[MediaPart]) -> str | list[dict[str, Any]]:
-    """Return the text of a content, or its parts if it contains pictures or sound."""
+    """Return a message's content as text, or as a list of parts if it contains pictures or sound."""
     if isinstance(given, str):
         return _text(given, where)
     if not isinstance(given, list):
@@ -314,7 +313,7 @@ def _search(document: Mapping[str, Any]) -> dict[str, Any]:
             raise wrong("seed has to be an integer.", "seed")
         found["seed"] = seed % MOST_SEED
     if "temperature" not in found and not found.keys().isdisjoint(("top_p", "top_k", "seed")):
-        found["do_sample"] = True  # without sampling, these options have no effect
+        found["do_sample"] = True  # top_p, top_k and seed have no effect without sampling
     # Replace a tiny top_p by top_k = 1, which also selects the most likely token: genai's float32 rounds such a
     # top_p to 0, which means no limit.
     if "top_p" in found and found["top_p"] < _SMALLEST_FLOAT:

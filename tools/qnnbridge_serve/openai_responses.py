@@ -40,7 +40,7 @@ _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "max_tool_calls": (None,),
     "n": (None, 1),
 }
-# Fields of /v1/chat/completions that have another name in /v1/responses, with this other name.
+# Fields of /v1/chat/completions, with the names that /v1/responses uses for the same fields.
 _ELSEWHERE: Final = {
     "messages": "input",
     "max_tokens": "max_output_tokens",

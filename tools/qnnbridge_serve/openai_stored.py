@@ -35,7 +35,7 @@ class StoredResponses:
 
     @property
     def stores(self) -> bool:
-        """Whether responses are stored at all."""
+        """True if the server stores responses."""
         return self._most > 0
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class StoredResponses:
         with self._lock:
             found = self._stored.get(number)
             if found is None or found[0] != owner:
-                # Use OpenAI's text and code, at which clients send the whole conversation again.
+                # Use OpenAI's text and code: clients then send the whole conversation again.
                 raise Refused(
                     404,
                     f"Previous response with id {number[:80]!r} not found.",

@@ -55,7 +55,7 @@ class ToolUse:
 
 
 def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
-    """Parse `tools` and `tool_choice` of a request. Return ``None`` without callable functions. Raise `Refused`."""
+    """Parse `tools` and `tool_choice`; return ``None`` if the model may call no function. Raise `Refused`."""
     given, choice = document.get("tools"), document.get("tool_choice")
     if not given:
         if given not in (None, []):
@@ -251,8 +251,8 @@ def _form_with(ids: Sequence[str], render: Render, special_of: SpecialOf, tools:
         got = results[:count] if with_results else []
         return render(json.dumps([user, called, *got, *behind]), tools, False)
 
-    # Prefer calls that other messages follow: to the last message, templates may add parts such as an empty
-    # thought.
+    # Prefer a call in the middle of the conversation: templates may add parts, such as an empty thought, to the
+    # last message.
     for behind, with_results in (([text, user], True), ([], True), ([], False)):
         try:
             written = rendered(1, behind, with_results=with_results)
@@ -282,7 +282,7 @@ def _form_in(written: str, plain: str, special_of: SpecialOf) -> CallForm | None
     parts: list[str | int] = []
     for part in _parts(before, special_of):
         if isinstance(part, int) and not shown_of(tuple(parts)).strip():
-            parts.clear()  # drop white space before a special token, which the model need not write
+            parts.clear()  # the model need not write white space before a special token
         parts.append(part)
     key, item = arguments.groups()
     # Use compact JSON instead of separators with line feeds: the indentation after a line feed depends on the
@@ -298,7 +298,7 @@ def _with_end(form: CallForm, written: str, several: str, plain: str, special_of
     arguments = _ARGUMENTS.search(written)
     turn_end = _TOKEN_LIKE.match(plain[plain.rfind(_TEXT) + len(_TEXT) :].lstrip())
     if arguments is None or turn_end is None:
-        return form  # the answer ends after the arguments
+        return form  # without a turn-end token, an answer ends after the arguments
     tail = written[arguments.end() :]
     if turn_end[0] not in tail:
         return form
@@ -313,7 +313,7 @@ def _with_end(form: CallForm, written: str, several: str, plain: str, special_of
         return dataclasses.replace(form, end=_parts(end, special_of))
     length = next((at for at, (a, b) in enumerate(zip(end, between, strict=False)) if a != b), len(end))
     length = min(length, len(between))
-    # Shorten the common part, so that no token is split.
+    # Shorten the beginning that `end` and `between` share, so that it does not end within a token.
     for text in (end, between):
         inside = [found.start() for found in _TOKEN_LIKE.finditer(text) if found.start() < length < found.end()]
         length = min([length, *inside])
@@ -364,7 +364,7 @@ def grammar_of(form: CallForm, use: ToolUse) -> str:
         return "\n".join([f"start: TEXT | {before} calls | TEXT {before} calls", *lines, r"TEXT: /(.|\n)+/"])
     mark = form.mark
     if mark:
-        # A text ends at the mark with which a call begins, and must not contain the mark.
+        # Free text ends where the mark of a call begins, and must not contain the mark.
         rest = form.written.split(mark, 1)[1]
         behind = f"{_literal(rest)} calls" if rest else "calls"
         no_mark = f"{_ANY} & ~/(.|\\n)*{_escaped(mark)}(.|\\n)*/"
@@ -384,7 +384,7 @@ def _literal(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # Escape only these characters: a backslash gives others a special meaning, for example \\< and \\>.
+    # Escape only these characters: a backslash before others has a special meaning, for example in \\< and \\>.
     return re.sub(r"([\\.+*?()|\[\]{}^$#&~/-])", r"\\\1", text).replace("\n", "\\n")
 
 

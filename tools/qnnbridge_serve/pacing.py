@@ -150,7 +150,7 @@ class JoinedHead:
 
 
 class SoftEnd:
-    """Transport with another `close` function, for an answer that is sent before the whole request has arrived."""
+    """Transport whose `close` is the given function, for an answer that precedes the end of the request."""
 
     def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
         self.write = transport.write

@@ -244,7 +244,7 @@ class Registry(Generic[Loaded]):
 
     @staticmethod
     def _retire(leased: _Leased[Loaded] | None) -> Loaded | None:
-        """Retire the model. Return it for the caller to close; ``None`` if the end of its last lease closes it."""
+        """Retire the model. Return the model if the caller must close it; ``None`` if its last lease closes it."""
         if leased is None:
             return None
         leased.retired = True
@@ -408,7 +408,7 @@ class FolderKind:
 
 
 class FolderFigures:
-    """Figures of a model's requests. Safe to use from any thread."""
+    """Counters and recent values of a model's requests. Safe to use from any thread."""
 
     def __init__(self, kind: FolderKind) -> None:
         self._lock = threading.Lock()
@@ -481,14 +481,14 @@ class FolderModels(Registry[Loaded]):
 
     @property
     def wanted(self) -> bool:
-        """Whether the command line specifies a model of this kind."""
+        """True if the command line specifies a model of this kind."""
         return bool(self._entries)
 
     def get(self, name: str) -> Loaded:
         """Return a loaded model. Raise `Refused` if it does not exist or is not loaded."""
         entry = self._entries.get(name)
         if entry is None:
-            # For this status and code, OpenAI's libraries raise NotFoundError.
+            # Use this status and code: OpenAI's libraries then raise NotFoundError.
             raise Refused(
                 404,
                 f"The model {name[:80]!r} does not exist here, or is not {with_article(self.kind)}.",

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOADER_END_TIMEOUT_S: Final = 5.0
 # Seconds after which an idle connection is closed. A load balancer must have a shorter limit: otherwise it may send
-# a request on a connection that the server is just closing.
+# a request while the server closes the connection.
 KEEP_ALIVE_TIMEOUT_S: Final = 75
 
 

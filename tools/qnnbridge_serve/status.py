@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.specs import Placement
     from qnnbridge_tools.host.figures import Figures
 
-# Number of the last answers from which quantiles are computed.
+# Number of recent answers from which quantiles are computed.
 RECENT: Final = 1000
 _QUANTILES: Final = (0.5, 0.9, 0.99)
 

@@ -225,7 +225,7 @@ class Admission:
             self._bytes += size
 
     def send(self, ticket: Ticket, size: int, abort: Callable[[], None]) -> None:
-        """Count the memory of an answer, which exists already. abort: function that ends its connection."""
+        """Count a finished answer's memory; never refuse it. abort: function that ends the answer's connection."""
         with self._lock:
             self._cut_off_idle(size)
             self._bytes += size
@@ -265,7 +265,7 @@ class Admission:
 
 @dataclasses.dataclass(slots=True)
 class SentAnswer:
-    """Answer being sent. since: time (`time.monotonic`) at which the client received its last part."""
+    """Answer being sent. since: time (`time.monotonic`) at which the client last received a part of it."""
 
     size: int
     abort: Callable[[], None]
@@ -416,12 +416,12 @@ def _too_large(most: int) -> Refused:
 
 
 _STEP_BYTES: Final = 1024**2
-# Number of compressed bytes to process in one step. At the end of a gzip member, zlib copies the rest of the step.
+# Number of compressed bytes per step; small, because zlib copies the rest of the step at the end of a gzip member.
 _FEED_BYTES: Final = 64 * 1024
 _FEW_MEMBERS: Final = 16
 # Minimum average size of gzip members in bytes: starting a member takes longer than decompressing this many bytes.
 _MEMBER_BYTES: Final = 1024
-_EITHER: Final = 32 + zlib.MAX_WBITS  # a gzip or a zlib header; HTTP's "deflate" is zlib's format
+_EITHER: Final = 32 + zlib.MAX_WBITS  # accept a gzip or a zlib header; HTTP's "deflate" is zlib's format
 _LEVEL: Final = 1  # higher levels hardly compress tensors further
 
 
@@ -473,7 +473,8 @@ def unpack(data: memoryview, take: Callable[[int], None]) -> bytes:
 def wanted_encoding(accept: str | None) -> str | None:
     """Return the encoding of the answer; ``None`` unless the client accepts exactly one encoding.
 
-    Many libraries accept gzip in every request, but compressing floats takes more time than sending them.
+    A list of encodings is no request to compress: many libraries send one by default, and compressing floats takes
+    more time than sending them.
     """
     found = (accept or "").strip().lower()
     return found if found in ("gzip", "deflate") else None

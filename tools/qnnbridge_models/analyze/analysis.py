@@ -99,7 +99,7 @@ class Advice:
         macs: number of multiplications that would move to the NPU.
         parts: by how much the number of parts on QNN would decrease.
         severity: see `remedies._ORDER`.
-        code: identifier for programs: "known-wrong".
+        code: stable identifier of the kind of advice, such as "known-wrong"; empty for most advice.
     """
 
     what: str
@@ -374,7 +374,7 @@ def _pairs(analysis: Analysis, placed: GraphPlacement) -> list[tuple[str, str]]:
     shares = shares_of(analysis, placed)
     pairs = [("chip", analysis.chip), ("verdict", verdict_text(analysis, placed))]
     error = analysis.truth.error if analysis.truth is not None else None
-    # Report a known fault that makes QNN fail instead of QNN's error message, which explains less.
+    # If a known fault explains QNN's failure, report the fault: QNN's error message explains less.
     known = [one.why for one in analysis.advice if one.code == KNOWN_WRONG and one.severity == "fails"]
     causes = [*known, error.cause or ""] if error is not None else []
     pairs += [("because", cause) for cause in causes[:1] if cause]

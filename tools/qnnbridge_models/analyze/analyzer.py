@@ -193,7 +193,7 @@ def chip_options(soc_model: str | None, options: Mapping[str, str] = MappingProx
     """
     given = options.get("soc_model", "0").strip(" 0") or options.get("htp_arch", "0").strip(" 0")
     if soc_model is None and given:
-        # Evaluate the options as a session does; the session also validates the chip name.
+        # Interpret the options as a session does. Only the session refuses an unknown chip name.
         found = simulated_chip(options.get("soc_model"), options.get("htp_arch"))
         of_option = chip_of(found) if found is not None else None
         if of_option is None:
@@ -222,7 +222,7 @@ def _disagreements(predicted: GraphPlacement, truth: QnnAnswer) -> tuple[int, ..
     return tuple(
         index
         for index, (rule, true) in enumerate(pairs)
-        # Skip merged nodes: they are counted where their neighbour runs, which says nothing about the rule.
+        # Skip merged nodes: they are counted where their neighbour runs, which does not contradict the rules.
         if true.place != "folded" and true.rule != "merged" and rule.place != true.place
     )
 
@@ -259,7 +259,7 @@ def _with_rewrites(
     """
 
     def fix(verdict: NodeVerdict, node: GraphNode) -> NodeVerdict:
-        # Suggest no rewrite before the sizes are fixed: only then does QNN report its other objections to the node.
+        # Suggest no rewrite while sizes are free: QNN reports other objections only after the sizes are fixed.
         made = () if verdict.rule == "free-shape" else node.made
         names = [rewritten[tensor.name] for tensor in made if tensor.name in rewritten]
         # QNN cannot infer the shape of a sequence element. All nodes that depend on the element need the rewrite
@@ -408,7 +408,7 @@ def _add_merged(
     predicted: GraphPlacement,
     placement: Any,
 ) -> None:
-    """Add the nodes that QNN never got because they were merged into a neighbour.
+    """Add verdicts for the nodes that QNN never received because they were merged into a neighbour.
 
     A merged node is counted where its neighbour runs, so that the rules and QNN count the same nodes. Nodes that
     the rules fold stay folded. An `If` that was replaced by a branch has no neighbour; it counts as running on QNN
@@ -431,7 +431,7 @@ def _add_merged(
                 part_of[index] = part_of[other]
                 parts[part_of[other]].append(index)
             del missing[index]
-        # In the next round, only neighbours of the nodes placed in this round can be placed.
+        # Continue with the neighbours of the nodes that were just placed: no other node can be placed next.
         beside = {near for index, _ in joined for near in (*before[index], *behind[index])}
         asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:

@@ -61,7 +61,7 @@ def costs_of(view: ModelIndex, model: Any) -> list[Cost]:
     left = dict(view.sizes)
     costs = [_cost(node, left) for node in view.nodes]
     if any(node.inner_ops for node in view.nodes):
-        # Infer the types inside subgraphs, which the index does not contain.
+        # Infer the types inside subgraphs here, because the index contains only the main graph.
         for index, node in enumerate(graphs.infer(view.model).graph.node):
             if costs[index] and view.nodes[index].inner_ops:
                 costs[index] = _with_bodies(costs[index], node, view.nodes[index], view, left)

@@ -100,7 +100,7 @@ def _add_unused(view: ModelIndex, found: dict[int, str]) -> None:
 
 
 def fusions_of(view: ModelIndex) -> dict[int, str]:
-    """Return the nodes that QNN supports only merged into one operator, with the name of this operator."""
+    """Return the nodes that QNN supports only if they are merged into one operator, with this operator's name."""
     found: dict[int, str] = {}
     for node in view.nodes:
         if node.op == "Erf" and _is_gelu(node, view):
@@ -165,8 +165,8 @@ def _has_number(node: GraphNode, number: float) -> bool:
 def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     """Return the nodes of each part on QNN by index, in order of execution. Folded nodes are skipped.
 
-    Like ONNX Runtime, visit a node as soon as all of its inputs are available, and add nodes on QNN to the open
-    part. A node on the CPU that depends on this part is visited after the part is complete.
+    Like ONNX Runtime, visit a node as soon as all of its inputs are available, and append nodes on QNN to the
+    current part. If a node on the CPU reads from the current part, close the part before visiting the node.
     """
     before, behind = view.links
     alive = [place != "folded" for place in places]
@@ -175,10 +175,10 @@ def parts_of(view: ModelIndex, places: Sequence[NodePlace]) -> list[list[int]]:
     later: deque[int] = deque()
     parts: list[list[int]] = []
     part: list[int] = []
-    # Nodes that read from the open part. If such a node runs on the CPU, it must wait until the part is closed.
+    # Nodes that read from the current part. If such a node runs on the CPU, it must wait until the part is closed.
     border: set[int] = set()
     while ready or later:
-        # All remaining nodes wait for the open part, so close it and continue with them.
+        # All remaining nodes wait for the current part, so close the part and continue with these nodes.
         if not ready:
             if part:
                 parts.append(part)
@@ -322,8 +322,8 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
     if node.index in fusions:
         return ON_QNN
     quantized_unit = units.get(node.index)
-    # For a quantised operator, skip the rules about float operators: `_unit_verdict` checks its types, and chips
-    # before V73 support quantised operators.
+    # For a quantised operator, skip the rules about float operators: `_unit_verdict` checks the quantised types,
+    # and chips before V73 lack only float operators.
     for rule in placement_rules(node.op):
         if quantized_unit is not None and rule.name in ("type", "rearranged", "chip"):
             continue
@@ -336,7 +336,7 @@ def _verdict_on(node: GraphNode, context: RuleContext, units: QdqUnits, fusions:
 
 
 def _with_constants(view: ModelIndex, gone: Mapping[int, str]) -> list[GraphNode]:
-    """Return the nodes, with those inputs marked as constant that ONNX Runtime computes in advance."""
+    """Return the nodes, and mark the inputs that ONNX Runtime computes in advance as constant."""
     computed = {
         tensor.name for node in view.nodes if gone.get(node.index) == _COMPUTED_AHEAD for tensor in node.made
     }

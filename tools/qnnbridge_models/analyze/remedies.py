@@ -34,12 +34,12 @@ from qnnbridge_protocol.shown import listed
 
 NO_SHAPE: Final = "replace the first operator before these nodes whose output shape is unknown or depends on values"
 _NAMED = 3
-# Largest step for which the factor exp(step) is printed as a number; above 709 the exponential overflows.
+# Largest quantisation step for which the error factor exp(step) is printed as a number, not as "1e300 and more".
 _MOST_EXPONENT: Final = 690
-# Maximum number of kinds of objections to examine: for each kind, counting the remaining parts traverses the graph.
+# Maximum number of kinds of objections whose benefit is computed: each computation traverses the graph.
 _MOST_TRIED = 40
-# Maximum number of nodes to traverse in total: 100,000 nodes take a tenth of a second. Models of up to 10,000 nodes
-# get all traversals.
+# Maximum number of nodes to visit in all these traversals: 100,000 nodes take a tenth of a second. The limit does
+# not affect models of up to 10,000 nodes.
 _MOST_WALKED = 400_000
 # Sizes to try for free dimensions, except for axis 0 (the batch), which gets 1. All rules are applied for each
 # size.
@@ -47,7 +47,7 @@ _TRIED_SIZES = (64, 224, 16)
 # Size to try last if each input has a single free dimension besides the batch: an audio model needs at least one
 # window of samples.
 _SAMPLES = 16000
-# Code of the advice to replace an input that decides an If by a constant.
+# Code of the advice to make an input constant, because the input decides which branch of an If runs.
 _DECIDING = "deciding-input"
 # Maximum number of nodes for which several sizes are tried.
 _LARGE = 2000
@@ -134,7 +134,7 @@ _OF_EXPORTERS: Final[Mapping[str, frozenset[str]]] = {
 def rewritten_results(
     model: Any, folder: Path, in_file: Mapping[str, str], refused: Collection[str]
 ) -> dict[str, str]:
-    """Return the tensors whose nodes a rewrite of `qnnbridge fix` changes, with the name of the rewrite.
+    """Return the tensors whose producer a rewrite of `qnnbridge fix` changes, with the name of the rewrite.
 
     Each rewrite is applied to a copy; no model is run.
 
@@ -220,7 +220,7 @@ def notes_on(
                 severity="model",
             )
         )
-    # Omit QNN's error if the rules predicted a failing node, which explains the error better.
+    # Omit QNN's error if the rules predicted a failing node, because the rules explain the failure better.
     foreseen = any(verdict.place in ("crash", "fails") for verdict in prediction.verdicts)
     foreseen |= any(one.severity == "fails" for one in known)
     if truth is not None and isinstance(truth.error, BridgeError) and not foreseen:

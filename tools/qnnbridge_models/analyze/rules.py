@@ -314,7 +314,7 @@ def _free_shape(node: GraphNode, context: RuleContext) -> Objection:
 
 def _type(node: GraphNode, context: RuleContext) -> Objection:
     if node.op in tables.FAILS_UNLESS_FLOAT:
-        return None  # the rule "rearranged" checks the types of these operators
+        return None  # the rule "rearranged" checks types for the operators in this table
     return _wrong_type(node, context)
 
 
@@ -452,7 +452,7 @@ RULES: Final = (
     PlacementRule("wide-integers", "fails", _wide_input, _NARROW, WIDE_ON_QNN),
     PlacementRule("zero-size", "crash", _zero_size, "qnnbridge fix (zero-size) removes it"),
     PlacementRule("fails", "fails", _fails, operators=tables.FAILS_BEYOND),
-    # For these nodes QNN first accepts the node and fails later.
+    # QNN accepts these operators with 64-bit types, but fails when it builds the graph.
     PlacementRule("fails", "fails", _wide_type, operators=tables.WIDE),
     PlacementRule("fails", "fails", _wide_type, _NO_DOUBLES, ("Expand",)),
     PlacementRule(
@@ -516,7 +516,7 @@ Evidence = Callable[[Sequence[str]], str]
 
 
 def _no_evidence(_rows: Sequence[str]) -> str:
-    """Default `evidence`: add nothing, because the simulator's faults were measured on the simulator itself."""
+    """Default of `evidence`: return no text about where a fault was measured."""
     return ""
 
 
@@ -565,8 +565,8 @@ def wrong_numbers(
 def _advice(view: ModelIndex, found: Sequence[KnownWrong], path: str, evidence: str, sizes: str) -> Advice:
     fault = found[0].fault
     names = listed([one.node for one in found], _NAMED)
-    # The rewrite of the fault needs constant sizes and paddings. If they are computed, recommend shape-computations
-    # first.
+    # The rewrite that avoids the fault needs constant sizes and paddings. If nodes compute them, recommend the
+    # rewrite shape-computations first.
     given = [tensor for one in found if not one.inside for tensor in view.node(one.index).given]
     computed = any(tensor.values is not None and not tensor.constant for tensor in given)
     first = "--only shape-computations " if computed else ""

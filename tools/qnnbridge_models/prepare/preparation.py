@@ -396,7 +396,7 @@ def _package(prepared: PreparedFolder, folder: Path, manifest: Mapping[str, Any]
         if compiled.files:
             chip = compiled.chip if compiled.chip is not None and compiled.chip.isdecimal() else None
             variant = _package_variant(QNN, compiled.files[0])
-            # Select the backend: QNN selects none by default for the simulator, whose device is a CPU.
+            # Select the backend: QNN has no default backend for the simulator, whose device is a CPU.
             variant["executor_info"]["ort"]["provider_options"] = {"backend_type": "htp"}
             text = scan_model(folder / compiled.files[0], count_nodes=False).metadata.get(COMPATIBILITY_KEY)
             if text:

@@ -233,7 +233,7 @@ def verify_on(
         "model": model_hash,
         "chip": chip,
         "options": dict(options.provider_options),
-        # Keep NAME=FILE values, because the input's name matters. The files' contents are hashed below.
+        # Include NAME=FILE values: a file gives other results for another input. Its contents are hashed below.
         "inputs": [os.fspath(one) for one in options.inputs if "=" in os.fspath(one)],
         "input_files": hashes_of(input_paths(os.fspath(one) for one in options.inputs)),
         **({"samples": hashes_of(_files_in(options.calibration))} if with_samples else {}),
@@ -358,7 +358,7 @@ def prepare_model(
     _refuse_inside(path, Path(folder))
     check_folder(folder, folder)
     journals.refuse_other_files(Path(folder))
-    # Raise all errors that do not need a host before starting one.
+    # Do all checks that need no host before starting a host.
     fingerprint, options = _checked(path, options)
     info = _host_info(options)
     chips, notes = _chips(options, info)
@@ -518,8 +518,8 @@ def _for_chips(steps: _Steps, chips: list[str], model: Path, options: PrepareOpt
 
 
 def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
-    """Check everything that needs no host; return the hash of the model with its weights, and options with all
-    sizes.
+    """Do all checks that need no host. Return the hash of the model with its weights, and the options with
+    completed `dims`.
     """
     scan = files.given_model(path, COMMAND, count_nodes=True).scan
     if not options.large:
@@ -627,7 +627,7 @@ def _verdict(results: list[StepResult]) -> tuple[str, bool]:
         return f"Not ready: {failed[0].title} failed. {failed[0].problem}", False
     for step in results:
         if step.name == "quantize" and not step.document.get("good_enough", True):
-            # An unusable quantised model is still compiled and verified, but determines the verdict.
+            # Compiling and verifying may succeed with a bad quantised model, but the result is not ready.
             warning = next((one for one in step.document.get("warnings", ()) if "Output" in one), "")
             return f"Not ready: the quantised model is {step.document['verdict']}. {warning}", False
         state = step.document.get("verdict") if step.name == "verify" and step.state != "skipped" else None

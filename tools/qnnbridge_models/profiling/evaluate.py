@@ -64,7 +64,7 @@ def load_of(recorded: Recording, labels: Mapping[str, str]) -> tuple[LoadPhase, 
 
 def _compile_phases(recorded: Recording, labels: Mapping[str, str]) -> list[LoadPhase]:
     calls = [call for call in recorded.calls if call.kind is CallKind.COMPILE]
-    # A single graph and a single label belong together, even without a trace.
+    # A single graph belongs to the single part, so no trace is needed.
     if len(calls) == 1 and len(labels) == 1:
         names = list(labels.values())
     # Otherwise use the graph names in the trace, which are in the order of compilation.
@@ -123,7 +123,7 @@ def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PartitionRun:
-    """One execution of one partition, as measured by ONNX Runtime, and by QNN if its call could be assigned."""
+    """One execution of one partition. call: QNN's measurement; None if no QNN call could be assigned."""
 
     node: NodeRun
     call: QnnCall | None
@@ -221,7 +221,7 @@ def _operator_names(trace: OpTrace, name: str, runs: Sequence[Sequence[Partition
 def _components(
     calls_s: Sequence[float], runs: Sequence[OrtRun], by_run: Sequence[Sequence[PartitionRun]]
 ) -> tuple[RunComponent, ...]:
-    """Return how the time of each call is divided, from the application to the accelerator.
+    """Split the duration of each call into components, from the bridge down to the accelerator.
 
     Negative times, caused by separate clocks, are replaced by 0.
     """
@@ -328,7 +328,7 @@ class _Group:
         return next((source for source in self.sources if source in types), self.sources[0])
 
     def type(self, types: Mapping[str, str]) -> str:
-        """Return the type of the operator called `name`, or the slowest operator's type if that is unknown."""
+        """Return the type of the operator called `name`; if the type is unknown, the slowest operator's type."""
         # If QNN made several operators from a node, use the slowest one, which takes most of the time.
         slowest = sorted(self.rows, key=lambda row: -self.rows[row])
         return next((types[name] for name in (self.name(types), *slowest) if name in types), "")

@@ -1,8 +1,8 @@
 """Run a model with ONNX Runtime's and QNN's profiles enabled, and read the profiles.
 
-The files are in a temporary folder that is always removed. They are read after the host has ended: ONNX Runtime
-writes its file when profiling ends, QNN until the host ends. Calls run one at a time in a separate host, so that no
-other session affects the measurement.
+The files are in a temporary folder that is always removed. They are read after the host has ended, because QNN
+writes its file until then; ONNX Runtime's file is complete when profiling ends. Calls run one at a time in a
+separate host, so that no other session affects the measurement.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Recording:
 
 
 def record(request: ProfileRequest, on_progress: OnProgress) -> Recording:
-    """Run a model with profiling. Errors that need no host are raised before a host is started.
+    """Run a model with profiling. Do all checks that need no host before starting a host.
 
     Raises:
         NoSuchFile: the model does not exist.
@@ -210,7 +210,7 @@ def _session_options(dimensions: Dimensions, folder: Path) -> SessionOptions:
 
 
 def _for_qnn(folder: str) -> str:
-    """Return the folder's path as QNN can open it: on Windows, the short name if the path is not ASCII."""
+    """Return a path of the folder that QNN can open: on Windows, the short name if the path is not ASCII."""
     try:
         return native_path(folder)
     except OSError as error:
@@ -429,7 +429,7 @@ def _nested(nodes: list[NodeRun]) -> tuple[NodeRun, ...]:
 
 _QNN: Final = "QNN"
 _HEADER: Final = "Msg Timestamp,Message,Time,Unit of Measurement,Timing Source,Event Level,Event Identifier"
-# Some files have another column after the last comma, the model's nodes (`with_sources`).
+# Some files have an additional last column, which lists the model's nodes (`with_sources`).
 _ROW: Final = re.compile(
     r"\d+,(?P<message>[A-Z][A-Z ]*),(?P<value>-?\d+(?:\.\d+)?),(?P<unit>[^,]*),[^,]*,(?P<level>ROOT|SUB-EVENT),"
     r"(?P<name>.*)",
@@ -513,7 +513,7 @@ def read_qnn(path: Path) -> tuple[QnnCall, ...]:
 
 
 def _rows(lines: Iterable[str], *, with_sources: bool) -> Iterator[tuple[str, str, QnnRow]]:
-    """Yield (message, level, figure) of each row."""
+    """Yield (message, level, parsed row) for each row."""
     record = ""
     for line in lines:
         # A line that does not match continues the name of the previous row.
@@ -558,8 +558,8 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
             facts, parts = [], []
         elif level == "ROOT":
             facts.append(row)
-        # Rows after the backend's figures are operators of the call that has not ended yet. Rows before such
-        # figures are stages of the previous call, a compilation.
+        # A row after figures of the backend is an operator of the unfinished call. Without such figures, the row is
+        # a stage of the previous call, which is a compilation.
         elif facts or not calls:
             parts.append(row)
         else:
@@ -568,7 +568,7 @@ def _calls(rows: Iterable[tuple[str, str, QnnRow]]) -> tuple[list[QnnCall], bool
 
 
 def _without_repeats(calls: Sequence[QnnCall]) -> tuple[QnnCall, ...]:
-    """Remove repeated calls: QNN writes the calls for graphs A to D as A, A B, B C, C D."""
+    """Remove repeated calls: for graphs A to D, QNN writes the calls A, A, B, B, C, C, D."""
     compiled = [call for call in calls if call.kind is CallKind.COMPILE]
     # N graphs with repetitions have 2 N - 1 calls, so an even number means that QNN repeated nothing.
     if len(compiled) % 2 == 0 or any(a != b for a, b in zip(compiled[:-1:2], compiled[1::2], strict=True)):

@@ -244,7 +244,7 @@ def _partition_document(one: Partition) -> dict[str, Any]:
 
 
 def _series_document(series: Series) -> dict[str, Any]:
-    """Return the values of a series. Median, least and most are computed from the runs after the first."""
+    """Return the values of a series. Median, minimum and maximum exclude the first run."""
     return {
         "first": series.first,
         "median": series.median,
@@ -328,7 +328,7 @@ def optional_text(series: Series | None) -> str:
 
 
 def shown_facts(partitions: Sequence[Partition]) -> list[tuple[str, list[QnnFigure | None]]]:
-    """Return (name, value in each partition or None) of each of QNN's figures."""
+    """Return the name of each of QNN's figures, with its value in each partition (None if QNN reported none)."""
     names = dict.fromkeys(fact.name for partition in partitions for fact in partition.facts)
     return [
         (name, [next((fact for fact in one.facts if fact.name == name), None) for one in partitions])
@@ -407,7 +407,7 @@ def _print_partitions(result: ProfileResult, top: int) -> None:
 
 
 def _print_operators(result: ProfileResult, top: int) -> None:
-    # Omit operators without a time: QNN merged each into a neighbour, whose time includes them.
+    # Omit operators without a time: QNN merged them into neighbours, whose times include theirs.
     timed = [time for time in result.operators if time.cycles.median > 0]
     if not timed:
         return
@@ -461,7 +461,7 @@ def _print_transfers(result: ProfileResult, top: int) -> None:
             "-",
         ]
     ]
-    # Transfers are recognised by the beginning of their names in `evaluate._TRANSFERS`: "in" or "out".
+    # `evaluate._TRANSFERS` contains the names of transfers, which begin with "in" or "out".
     for one in result.partitions[:top]:
         row = [f"host and QNN, {one.label}", bytes_text(one.bytes_in), bytes_text(one.bytes_out)]
         moved = {

@@ -44,9 +44,9 @@ from qnnbridge_protocol.errors import BridgeError, ModelError
 _PARTS = 3
 # Largest number of samples that are run per fold.
 _RUN = 10
-# With fewer samples outside the calibration set, the verdict is at best "poor". The probability that no sample is
-# as bad as the worst quarter of future samples is 10 % for eight random samples (0.75 to the power of 8), and more
-# than 50 % for two.
+# With fewer samples outside the calibration set, the verdict is at best "poor". The probability that the samples
+# miss the worst quarter of all inputs is 10 % for eight random samples (0.75 to the power of 8), and more than 50 %
+# for two.
 ENOUGH = 8
 
 
@@ -333,7 +333,7 @@ class CandidateChoice:
                     # Try the other candidates: the quantizer or ONNX Runtime may support their types.
                     self.failed.append(f"{change}: {error.cause or error.message}")
                     continue
-                # Compare only the SNR: the candidate has the default's nodes, so QNN places them alike.
+                # Compare only the SNR: the candidate has the default's nodes, and so the same placement on QNN.
                 if one.db >= max(one.db for one in found) + worth:
                     found.append(one)
             documented = self._as_documented(trial) if self._like_documented else None
@@ -435,7 +435,7 @@ def _may_be_chosen(documented: Candidate, others_db: float, trial: PrecisionTria
     """Return whether the candidate of the documented recipe may be chosen.
 
     The user asked for quantised weights, so float weights are accepted only if no other candidate is good. If QNN
-    does not run all nodes of the float candidate, all others must be poor.
+    does not run all nodes of the float candidate, it is accepted only if every other candidate is poor.
     """
     if not documented.floats or others_db < _FAIR_DB:
         return True

@@ -96,8 +96,8 @@ def faithful(quantizer: type) -> type:
 
     class Faithful(quantizer):  # type: ignore[misc]
         def adjust_tensor_ranges(self) -> None:
-            # Do not adapt the range of a model output, or of a tensor that a subgraph reads, to the Relu that
-            # follows.
+            # The base class narrows the range of a Relu's input to that of the Relu. Restore the range if the input
+            # is a model output, or if a subgraph reads it.
             graph = self.model.model.graph
             kept = {value.name for value in graph.output}
             kept.update(name for node in graph.node for name in graphs.captured_by(node))

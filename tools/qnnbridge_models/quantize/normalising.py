@@ -58,8 +58,8 @@ def _bias_along_columns(editor: Editor, node: Any) -> list[Any] | None:
         flat = np.broadcast_to(bias.reshape(-1), (columns,))
         node.input[2] = editor.add_constant(np.ascontiguousarray(flat), f"{node.input[2]}/columns")
         return [node]
-    # The bias has a value per row or per element, or is computed at run time. The quantizer keeps a computed bias
-    # in float.
+    # The bias has a value per row or per element, or is computed at run time. Use an Add, because the quantizer
+    # would keep a computed bias of a Gemm in float.
     product = editor.fresh(f"{node.output[0]}/product")
     added = editor.make("Add", [product, node.input[2]], node, node.output[0])
     node.output[0] = product
@@ -91,7 +91,7 @@ _BIASES = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "InstanceNormalization": 2,
 
 
 def _role(node: Any, number: int) -> str:
-    """Return the role of a node's input. Nodes can share a weight that has the same role at each of them."""
+    """Return the role of a node's input. Nodes can share a weight only if it has the same role in all of them."""
     if _BIASES.get(node.op_type) == number:
         # No other node can share a bias: its scale depends on the other scales of the node.
         return f"bias of {node.output[0]}"

@@ -188,8 +188,8 @@ class Quiet:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Another thread that suppresses output may have wrapped this stream meanwhile, so that sys.stdout is its
-        # stream. Remove streams from the outermost inwards, as long as their context has ended.
+        # Another thread may have wrapped this stream in a second one. Unwrap sys.stdout from the outside, up to the
+        # first stream whose context has not ended.
         self._silenced.thread = None
         while isinstance(sys.stdout, _Silenced) and sys.stdout.thread is None:
             sys.stdout = sys.stdout.real
@@ -207,7 +207,7 @@ class _Collector(logging.Handler):
             self._messages.append(record.getMessage())
 
 
-# Standard output is reserved for the report; with --json it must contain a single JSON document.
+# Stream that drops the output of one thread: standard output must contain only the report.
 class _Silenced:
     def __init__(self, real: Any, thread: int) -> None:
         self.real = real
@@ -283,9 +283,9 @@ class CalibratedModel:
         return dataclasses.replace(self, left_out=samples)
 
     def with_headroom(self) -> CalibratedModel | None:
-        """Return a copy with wider ranges, or None unless activations have 16 bits.
+        """Return a copy with wider ranges; None with 8-bit activations, or without ranges for each sample.
 
-        16-bit activations can afford wider ranges, while a value outside its range would be clipped.
+        Wider ranges prevent clipping of larger values, and cost 16-bit activations little precision.
         """
         if not self.by_sample or self.settings.activation_type not in ("uint16", "int16"):
             return None
@@ -452,7 +452,7 @@ def _config(
         # onnxruntime up to 1.23 rejects per_channel for a model that contains a LayerNormalization.
         if not settings.per_channel or "per_channel" not in str(error):
             raise
-        # Set the option for each tensor instead of for the whole model.
+        # Request scales per channel for each Conv weight instead of for the whole model.
         overrides = _conv_overrides(loaded, settings) | overrides
         return made(False)
 

@@ -109,7 +109,8 @@ class PartialModels:
         self._full_nodes = {node.name: node for node in self._full.protos}
         self._initializers = {tensor.name: tensor for tensor in quantized.graph.initializer}
         # Names of tensors in the float model, by their names in the quantised model. The quantizer renames the
-        # tensor that becomes an output: the original name is that of the DequantizeLinear result.
+        # tensor that a model output is quantised from, and gives the original name to the result of
+        # DequantizeLinear.
         self._float_name = {
             there: here
             for node in index.protos
@@ -159,8 +160,8 @@ class PartialModels:
         return before
 
     def _add_pairs(self, made: Any, needed: list[str], before: dict[str, str]) -> None:
-        """Add the QuantizeLinear and DequantizeLinear nodes of the needed tensors with their scales, back to the
-        float tensors.
+        """Add the QuantizeLinear and DequantizeLinear nodes, with their scales, that compute `needed` from float
+        tensors.
         """
         there = {tensor.name for tensor in made.graph.initializer}
         done: set[str] = set()
@@ -384,8 +385,8 @@ def _follow(
 def made_by(index: ModelIndex, output: str) -> list[str]:
     """Return the nodes that compute an output, back to the last node with weights.
 
-    A MatMul has a single scale for all columns of its weights, so columns of small weights next to columns of large
-    weights lose precision.
+    If an output has small and large columns, these nodes stay in float: a MatMul has a single scale for all columns
+    of its weights, so that columns of small weights lose precision.
     """
     found: list[str] = []
     name: str | None = output
@@ -403,8 +404,8 @@ def made_by(index: ModelIndex, output: str) -> list[str]:
 def column_groups(index: ModelIndex, joined: Sequence[JoinedOutput], sample: Feeds) -> dict[str, list[ColumnGroup]]:
     """Return the elements of each output, grouped by branch.
 
-    The tail only moves values: if each branch contains its own number, the output shows where each element comes
-    from.
+    The nodes after the branches only move values: if each branch is filled with its own index, the output shows the
+    branch of each element.
     """
     return {one.output: groups for one in joined if (groups := _groups_of(index, one, sample))}
 

@@ -213,7 +213,7 @@ def prepare(
 
 
 def save(model: Any, path: Path) -> Path:
-    """Write an intermediate model; weights too large for one message go to a file next to it."""
+    """Write an intermediate model; above protobuf's message limit, its weights go to a file next to the model."""
     import onnx
 
     if graphs.is_too_large(model):
@@ -272,8 +272,8 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
         return True
 
     broken_by = optimizers.harmful(loads, optimizers.BASIC_OPTIMIZERS)
-    # Optimise again with the search's result, because its last attempt disabled other optimizers. If no optimizer
-    # causes the failure, this call raises the load error.
+    # Optimise again and disable only the harmful optimizers: the last attempt of the search disabled others. If no
+    # optimizer causes the failure, this call raises the load error.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
         changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: not used for folding")
@@ -298,7 +298,7 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
 def _normalise_by_convolution(model: Any) -> int:
     """Replace each BatchNormalization that is not fused into a Conv by a depthwise 1x1 Conv; return their number.
 
-    In a quantised BatchNormalization, QNN negates the channel with the largest offset where the offset is positive.
+    QNN negates the channel with the largest offset of a quantised BatchNormalization if this offset is positive.
     """
     import numpy as np
     from onnx import helper, numpy_helper
@@ -334,19 +334,19 @@ def _normalise_by_convolution(model: Any) -> int:
     return changed
 
 
-# Mask sizes for 8-bit activations, which have 256 steps. With -1e4 a step is 39, so scores of some tens become
-# equal: a model had 0.6 dB with -1e4, and 21 dB with -128.
+# Mask sizes for 8-bit activations, which have 256 steps. With -1e4 a step is 39, so scores that differ by less
+# become equal: a model had 0.6 dB with -1e4, and 21 dB with -128.
 _MASKS_OF_EIGHT_BITS: Final = (128.0, 512.0, 2048.0)
 # exp(-16) is 1e-7, so a mask this far below all scores has no effect on Softmax.
 _BELOW_ALL_SCORES: Final = 16.0
 
 
 def _masks_of_eight_bits(path: Path, work: Path, sample: Feeds) -> list[tuple[float, float]]:
-    """Return [(threshold from which a value is a mask, new size of masks)], or [] if no size fits or no scores are
+    """Return [(smallest magnitude of a mask, new magnitude of masks)], or [] if no magnitude fits or no scores are
     found.
 
-    The size is the smallest that is at least twice the range of the scores, because other samples may have larger
-    scores.
+    The new magnitude is the smallest that is at least twice the range of the scores, because other samples may have
+    larger scores.
     """
     import numpy as np
     from onnx import ValueInfoProto

@@ -52,7 +52,7 @@ class QnnCheck:
         against_cpu: accuracy of QNN's results against the quantised model on the CPU.
         error: why the model did not run on QNN.
         absent: why QNN is not available, if the check was optional.
-        chip: chip that was simulated by default; None if the user selected a chip.
+        chip: the simulator's default chip; None if the user selected a chip or QNN is not simulated.
     """
 
     placement: Placement | None = None
@@ -86,7 +86,7 @@ class QnnCheck:
         }
 
 
-# Callback `enough(placement, outputs of the samples so far)`: returns true if no further sample must run.
+# Callback `enough(placement, outputs of the samples so far)`: returns true if the remaining samples need not run.
 Enough = Callable[[Placement, list[list[Any]]], bool]
 
 

@@ -69,7 +69,7 @@ class QuantizeResult(Shown):
         outputs: accuracy against the float model on the CPU, over `compared_samples`.
         held_out: true if the compared samples were not used for calibration.
         qnn: result of the check on QNN; None if no check was requested.
-        recalibration: comparison of the model calibrated with all samples; None if none was held out.
+        recalibration: comparison of the model calibrated with all samples; None if no sample was held out.
         folds: accuracy of the chosen model in folds of all samples, if few samples are held out.
         phases: duration of each phase, the longest first.
         tries: command-line options that may improve the model, see `to_try`.

@@ -53,7 +53,8 @@ _LOOKED_AT = 20
 # Time limit in seconds for one fold of one candidate. Slower models are judged by the held-out samples only.
 _FOLD_S = 4.0
 # Loss of SNR in dB that calibrating with all samples may cause. A range that is 10 % wider costs 0.8 dB, and keeps
-# larger values from being clipped. The second limit is for a model that stays good: its range may be a third wider.
+# larger values from being clipped. The second limit applies if the SNR stays good, and allows a range that is a
+# third wider.
 _LOST_DB, _LOST_OF_GOOD_DB = 1.0, 3.0
 # Operators to keep in float: their data, updates and result have different scales, but QNN copies the integers
 # without conversion, so that the SNR is only 9 to 16 dB.
@@ -101,7 +102,7 @@ def _quantized(
     if own_process:
         import onnxruntime
 
-        onnxruntime.set_default_logger_severity(3)  # applies to the quantizer's own sessions
+        onnxruntime.set_default_logger_severity(3)  # this level also applies to the quantizer's sessions
     with files.Output(
         path, Path(target), overwrite=options.overwrite, source_files=weights, external=bool(weights)
     ) as output:
@@ -283,7 +284,7 @@ class _Work:
         best = choice.best(trial, start)
         cut = _cut(len(every_fold.folds) - len(judge.folds), choice.untried)
         cut += [f"not tried, because the quantizer fails: {one}" for one in choice.failed]
-        # If a candidate with one type for all nodes meets the target completely on QNN, skip the search.
+        # Skip the search if a candidate without mixed precision meets the target and runs completely on QNN.
         if target is not None and not best.meets(target, whole=True):
             trial = with_headroom(judge, trial, start).trial if best.change else best.trial
             found = search.reach(trial, start, target, self.wished.search_timeout_s)

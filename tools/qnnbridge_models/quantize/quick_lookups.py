@@ -27,7 +27,7 @@ _PURE = "quantize_onnx_initializer"
 _SCALES = "_calc_initializer_quant_params"
 # Limit in bytes for cached quantised weights; weights beyond the limit are quantised each time.
 _MOST_BYTES = 1 << 29
-# Size in bytes of the largest float model that is cached in addition to its working copy.
+# Maximum bytes of a float model that is kept in memory unchanged; a larger model is read for each candidate.
 _MOST_FLOAT_BYTES = 1 << 28
 
 
@@ -85,7 +85,6 @@ class FloatModel:
         if self._inferred is None:
             found = load_model_with_shape_infer(self.path)
             if found.ByteSize() > _MOST_FLOAT_BYTES:
-                # Do not cache a model above this limit; read it each time.
                 return found
             self._inferred = found
         # Return a copy, because the quantizer changes the model.
@@ -100,7 +99,7 @@ class FloatModel:
         return self._contents[weight.name]
 
     def quantised(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap the quantizer's weight quantisation function with a cache."""
+        """Return a cached version of the quantizer's function that quantises a weight."""
 
         def call(weight: Any, *given: Any, **named: Any) -> Any:
             key = (self.contents(weight), len(given), *named, *map(_label, (*given, *named.values())))
@@ -109,7 +108,7 @@ class FloatModel:
         return call
 
     def scales(self, quantizer: Any) -> Callable[[], dict[str, Any]]:
-        """Wrap the quantizer's method that computes the weights' scales with a cache."""
+        """Return a cached version of the quantizer's method that computes the scales of all weights."""
         plain = getattr(quantizer, _SCALES)
         options = {name: value for name, value in quantizer.extra_options.items() if name != "TensorQuantOverrides"}
         types = (quantizer.per_channel, quantizer.reduce_range, quantizer.weight_qType, quantizer.activation_qType)
@@ -240,10 +239,10 @@ def _indexed(old: Any) -> Any:
 
 @contextlib.contextmanager
 def quick(quantizer: Any, float_model: FloatModel) -> Iterator[None]:
-    """Let a new quantizer use indexed lookups and cached weights within this context.
+    """Within this context, let a new quantizer use indexed lookups and cached weights.
 
-    The patched functions are globals of onnxruntime's modules; for models of other quantizers they behave as
-    before.
+    The patched functions are globals of onnxruntime's modules; other quantizers get the results of the original
+    functions.
     """
     from onnxruntime.quantization import base_quantizer, qdq_quantizer, quant_utils
 

@@ -30,7 +30,7 @@ from qnnbridge_tools.arguments import InputFile
 SUFFIXES = (".npz", ".npy")
 MAX_NAMES_SHOWN = 8
 
-# Maximum for the fifth of the samples that is held out: each held-out sample runs on the CPU and on QNN.
+# A fifth of the samples is held out, but at most this many: each held-out sample runs on the CPU and on QNN.
 MOST_HELD_OUT = 10
 # With fewer samples, none is held out: all are needed to measure the ranges.
 LEAST_TO_HOLD_OUT = 3
@@ -167,7 +167,7 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
             fix="Export the model without the operators that read this input, or use a model with a float32 input.",
         )
     dtype = elements.numpy_dtype(element)
-    if dtype.kind == "O" and array.dtype.kind == "U":  # numpy stores strings in files with a fixed width.
+    if dtype.kind == "O" and array.dtype.kind == "U":  # Files store strings of fixed width, not objects.
         array = array.astype(object)
     # Ignore the file's byte order: values are converted to the native order below.
     if array.dtype.newbyteorder("=") != dtype:
@@ -308,7 +308,7 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
             f"{kept} held-out samples of {count} leave none for calibration.", fix="Give more, or --held-out 0."
         )
     numbers = [int(number) for number in np.linspace(0, count - 1, kept + 2)[1:-1].round()]
-    if len(set(numbers)) < kept:  # Most samples are held out, so rounding produced an index twice.
+    if len(set(numbers)) < kept:  # Rounding produced an index twice, so use a formula that cannot.
         numbers = [(2 * number + 1) * count // (2 * kept) for number in range(kept)]
     calibrating = ChosenSamples([(samples, number) for number in range(count) if number not in numbers])
     compared = ChosenSamples([(samples, number) for number in numbers or range(min(count, MOST_HELD_OUT))])

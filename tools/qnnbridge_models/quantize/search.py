@@ -31,16 +31,16 @@ _ROUNDS = 6
 # Limits for the number of runs of partly quantised models on the CPU, and of candidates on QNN.
 _RUNS_ON_CPU, _RUNS_ON_QNN = 160, 24
 # Number of samples used to find the noisy layers. The target is checked with all samples, most of which did not
-# influence the choice of layers. With three samples, a speech detector met the target on these (a pause and a
-# vowel), but was 5 dB worse on the rest. With the same 20 samples for choice and check, it missed 40 dB by 5 dB on
-# other samples.
+# influence the choice of layers. With three samples, which contained only a pause and a vowel, a speech detector
+# met the target on these samples, but was 5 dB worse on the rest. With the same 20 samples for choice and check, it
+# missed 40 dB by 5 dB on other samples.
 _SAMPLES = 20
 # Largest number of samples on QNN, where a sample takes longer.
 _SAMPLES_ON_QNN = 40
 # Fraction of the allowed noise that quantised layers may cause; the rest is a margin, because the noise of single
 # layers does not add up exactly.
 _SHARE = 0.7
-# Do not change weights or activations that cause a smaller fraction of their layer's noise.
+# Do not change weights or activations that cause less than this fraction of their layer's noise.
 _MINOR = 0.1
 # QNN computes floats in half precision, which limits the SNR. The target must stay this far below the float model's
 # SNR: a closer target would leave every node float.
@@ -66,7 +66,7 @@ class FoundPrecision:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PrecisionTrial:
-    """Data needed to try a precision.
+    """Data needed to write and measure candidate models of different precision.
 
     Args:
         work: folder for candidate models.

@@ -2,7 +2,7 @@
 
 The search cuts the model after a node: the tensors that later nodes read become outputs. One pair of sessions
 examines several cuts, so a thousand nodes take four rounds. If QNN crashes, each round examines one cut. At the
-end, this node runs alone with inputs that the CPU computed, which shows whether the node itself is wrong.
+end, the first differing node runs alone on inputs from the CPU, which shows whether the node itself is wrong.
 
 A quantised operator with its QuantizeLinear and DequantizeLinear forms a group that is never cut, because QNN
 computes the group at once, and would compute a part of it differently. Cutting needs the onnx package. A `Cutter`
@@ -75,7 +75,7 @@ class Cutter:
         # Nodes that depend on the inputs. The model is cut only after these nodes, because the other nodes are
         # constant.
         live = [index for index in range(len(self.nodes)) if self._is_live(index)]
-        # Always include the last node: the search starts from the fact that the end of the model differs.
+        # Always include the last node: the search needs a cut at which the results are known to differ.
         self.places: list[int] = [
             index
             for index in live
@@ -325,7 +325,7 @@ class DivergenceSearch:
             self._drop_host()
 
     def prove_at(self, op: str) -> tuple[TrapFound, ...]:
-        """Run the first node with this operator alone, on inputs from the CPU. Return the traps proven there."""
+        """Run only the first node that has this operator, on inputs from the CPU. Return the traps proven there."""
         try:
             for place in range(len(self.cutter.places)):
                 group = self.cutter.group(place - 1, place)
@@ -378,7 +378,7 @@ class DivergenceSearch:
     def _is_the_failure(self) -> bool:
         """Return whether QNN failed on the cut model in the same way as on the whole model.
 
-        If QNN failed differently, the reason is the cutting.
+        If QNN failed differently, the cut itself caused the failure.
         """
         if self.failure is None or self._error is None:
             return False
@@ -450,7 +450,7 @@ class DivergenceSearch:
         return divergence, found
 
     def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
-        """Run a group alone on the CPU's values; return the result, and the traps proven by changing the node."""
+        """Run a group alone on the CPU's values; return the result, and traps proven by changing its operator."""
         place = self.cutter.operator_of(group)
         whole = self.cutter.whole(group)
         try:

@@ -1,7 +1,7 @@
 """Rules for silent traps of QNN: wrong results without an error that can be recognised in values or at a node.
 
-A trap is reported only with proof: a value trap if all values agree except those that the trap affects, a node trap
-if the node's results agree after a change of the node. All functions are pure.
+A trap is reported only with proof. For a value trap, all values that the trap does not affect must agree; for a
+node trap, the node's results must agree after a change of the node. All functions are pure.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ def _larger(node: NodeAt) -> Sequence[NodeChange]:
 
 
 def _powers(times: float) -> list[float]:
-    """Return factors to try: powers of 10, first the smallest that suffices for a linear operator."""
+    """Return factors to try: the smallest power of 10 from `times` on (enough for a linear operator), then 10."""
     first = 10.0 ** max(1, int(np.ceil(np.log10(max(times, 10.0)))))
     return [first, 10.0] if first > 10.0 else [first]
 
@@ -378,8 +378,8 @@ _MASKS = {"Attention": (3,), "com.microsoft.Attention": (3, 5), "com.microsoft.M
 def _nothing_masked(node: NodeAt) -> Sequence[NodeChange]:
     masks = {
         number: np.ones_like(value) if value.dtype.kind in "biu" else np.zeros_like(value)
-        # Keep all values: with 1 in a boolean or integer mask, and 0 in a float mask, which is added. Do not change
-        # a mask with one axis, which contains lengths.
+        # Mask nothing: use 1 in a boolean or integer mask, and 0 in a float mask, which is added to the scores. Do
+        # not change a mask with one axis, which contains lengths.
         for number, value in enumerate(node.inputs)
         if number in _MASKS[node.op] and isinstance(value, np.ndarray) and value.ndim > 1
     }

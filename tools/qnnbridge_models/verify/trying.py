@@ -246,9 +246,9 @@ def _full_of(number: int) -> Callable[[Array], Array]:
     return lambda value: np.asarray(np.full_like(value, number))
 
 
-# Ordinary inputs do not show these faults. A speech detector (Silero) agreed on random inputs (cosine 1), but
-# returned -98304 and 98304 instead of probabilities for frames of a real recording, and lost its recurrent state
-# after digital silence.
+# Extreme inputs show faults that ordinary inputs do not show. A speech detector (Silero) agreed on random inputs
+# (cosine 1), but returned -98304 and 98304 instead of probabilities for frames of a real recording, and lost its
+# recurrent state after digital silence.
 EXTREMES = (
     ExtremeInput("NaN", True, _is_float, _scattered((float("nan"),))),
     ExtremeInput("infinity", True, _is_float, _scattered((float("inf"), float("-inf")))),
@@ -441,7 +441,7 @@ def _further(
     number_format: NumberFormat,
     seed: int,
 ) -> list[Trial]:
-    """Return further made-up inputs that make outputs vary which are constant over all earlier inputs."""
+    """Return further made-up inputs that change outputs which were constant over all earlier inputs."""
     begun = time.monotonic()
     kept: list[Trial] = []
     # How much each output varies over the inputs. From 1 on the variation clearly exceeds the number format's
@@ -453,7 +453,7 @@ def _further(
         trial = _trial(cpu, one, knowledge)
         if trial.expected.values is None:
             continue
-        # Keep the first set that the CPU can run in any case: there is no earlier set to compare it with.
+        # Always keep the first set that the CPU can run: there is no earlier set to compare it with.
         if not any(t.expected.values is not None for t in (*trials, *kept)):
             kept.append(trial)
             continue
@@ -474,7 +474,7 @@ def _searched(
     number_format: NumberFormat,
     seed: int,
 ) -> list[Trial]:
-    """Search by hill climbing for inputs for which an output varies that was constant so far."""
+    """Search by hill climbing for inputs that change an output that has been constant so far."""
     begun = time.monotonic()
     answered = [trial for trial in trials if trial.expected.values is not None]
     # Use a separate random stream: ordinary and further inputs use the seeds [seed, number of the set].
@@ -566,8 +566,8 @@ def judged_row(trial: Trial, prepared: TrialSet, found: Sequence[Any]) -> InputS
             for name, expected, got in zip(prepared.outputs, trial.expected.values, found, strict=True)
             for trap in traps.of_values(name, expected, got, prepared.number_format)
         )
-    # An extreme set differs even if only a trap was found. The comparison ignores values that are NaN on the CPU; a
-    # number from QNN in their place is a trap.
+    # A trap alone makes an extreme set differ: the comparison ignores values that are NaN on the CPU, but a number
+    # from QNN instead of NaN is a trap.
     differs = "differs" in states or (trial.kind == "extreme" and bool(seen))
     status: InputStatus = "differs" if differs else "agrees" if "agrees" in states else "not shown"
     counts = trial.counts and not (differs and trial.guess)

@@ -50,7 +50,7 @@ class OutputVerdict:
         state: the verdict; "unknown" if the inputs prove nothing.
         reason: why the state is not "agrees".
         inputs: name of the set of inputs that decided the verdict.
-        worst: numbers for this set; None if nothing was compared.
+        worst: SNR and largest difference for this set; None if nothing was compared.
     """
 
     name: str
@@ -61,7 +61,7 @@ class OutputVerdict:
 
     @property
     def numbers(self) -> str:
-        """Numbers as text, or the reason why there are none."""
+        """SNR and largest difference as text, or the reason why nothing was compared."""
         return numbers_text(self.worst) if self.worst is not None else self.reason
 
     def document(self) -> dict[str, Any]:
@@ -122,7 +122,7 @@ class InputSetResult:
 
     @property
     def worst(self) -> JudgedNumbers | None:
-        """Numbers of the output with the lowest SNR among those that differ, else among all outputs."""
+        """Comparison of the output with the lowest SNR among those that differ, else among all outputs."""
         compared = [one for _, one in self.outputs if one.snr_db is not None or one.lost]
         return min(compared, key=lambda one: (one.state != "differs", rank(one)), default=None)
 
@@ -519,7 +519,7 @@ def verify_buckets(
     for sizes in buckets:
         try:
             results.append((sizes, verify(sizes)))
-        # List sizes that the model does not support separately from QNN's results.
+        # If the model does not support these sizes, list them apart from QNN's results.
         except (OrtError, OptionError) as error:
             refused = refused or error
             ruled_out.append((sizes, error.cause or error.message))

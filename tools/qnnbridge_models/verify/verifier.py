@@ -110,11 +110,11 @@ def verify_model(
     begun = time.monotonic()
     how = how or VerifyOptions()
     path = files.existing_model(Path(source))
-    # First scan without counting nodes, to refuse a model that is too large quickly.
+    # First scan without counting nodes, so that a compiled model is refused quickly.
     refuse_scanned(scan_model(path, count_nodes=False), COMMAND)
     scan = scan_model(path)
     others = files.weight_files(path, scan.external_files)
-    # Raise all errors that do not need a host before starting one.
+    # Do all checks that need no host before starting a host.
     given = [*trying.read_given(inputs, scan.inputs), *samples]
     sizes = trying.sizes_of(scan.inputs, as_dimensions(dims), given)
     number_format: NumberFormat = precision_of_operators(scan.ops)
@@ -168,7 +168,7 @@ def verify_model(
 def _known_of(
     path: Path, sizes: FixedSizes, soc_model: str | None
 ) -> tuple[InputKnowledge, int | None, frozenset[str]]:
-    """Return (known meanings of inputs, number of nodes that depend on inputs, outputs that depend on no input).
+    """Return (valid values of inputs, number of nodes that depend on inputs, outputs that depend on no input).
 
     The number equals that of `qnnbridge analyze`; it is None without the onnx package.
     """
@@ -561,8 +561,8 @@ class _Work:
 #    include it.
 # 4. What is the verdict on the outputs over all inputs? An output that differs decides before one that is not
 #    shown.
-# 5. Did a row differ without affecting an output's verdict? With given inputs the outputs' verdicts ignore the
-#    extreme inputs of --strict, and they never include a row that differs only because of a trap.
+# 5. Did a row differ that the outputs' verdicts ignore? They ignore rows that differ only because of a trap and, if
+#    real inputs are given, the extreme inputs of --strict.
 def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[VerificationVerdict, str]:
     if tried.error is not None:
         what = "cannot create a session for the model" if tried.placement is None else "cannot run the model"
@@ -595,7 +595,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
     given = sum(trial.kind == "given" for trial in tried.prepared.trials)
     strict = [row for row in bad if row.counts]
     if strict:
-        # Check this before "not shown": an observed trap is evidence even if the numbers prove nothing.
+        # Check for differing rows before "not shown": a trap is evidence even if the numbers prove nothing.
         return "differs", f"The results of QNN and the CPU differ on {strict[0].name}."
     if worst.state == "unknown":
         open_outputs = [one.name for one in outputs if one.state == "unknown"]
@@ -605,7 +605,6 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
             f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
         )
     if any(row.kind == "made up" for row in bad):
-        # Without real inputs, the ignored differences are on values that the model may not support.
         why = "real inputs are given" if given else "the model may not support their values"
         extreme = f" Made-up inputs show a difference, which is ignored because {why}.{extreme}"
     return "agrees", f"The results of QNN and the CPU agree; {where}.{extreme}"
