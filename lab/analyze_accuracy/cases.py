@@ -1,4 +1,4 @@
-"""The models of each set. A set writes its models to a folder and names each node of the main graph `n<index>`."""
+"""Build the models of each set, write them to a folder, and name the nodes of the main graph `n<index>`."""
 
 from __future__ import annotations
 

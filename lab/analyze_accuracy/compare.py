@@ -24,7 +24,7 @@ class Tally:
         right: placed nodes and failed sessions that the rules predicted correctly.
         wrong: placed nodes and failed sessions that the rules predicted wrongly.
         gone: nodes that ONNX Runtime folds or merges before QNN gets the graph.
-        left_out: models that ONNX Runtime does not load with any provider, or that QNN compiles for minutes.
+        left_out: models that ONNX Runtime does not load with any provider, or for which QNN exceeds the timeout.
     """
 
     right: int = 0

@@ -50,8 +50,8 @@ def ask(models: Models, soc: str) -> dict[str, Truth]:
 
 
 def _batch(models: list[tuple[str, Path]], soc: str) -> dict[str, Truth]:
-    """Run models in one worker. If a model crashes the worker, return the results up to and including this
-    model."""
+    """Run models in one worker. If a model crashes the worker, return only the results up to this model; the
+    caller runs the rest in a new worker."""
     command = [sys.executable, "-m", "lab.analyze_accuracy.worker", soc]
     worker = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -22,8 +22,8 @@ import qnnbridge_protocol
 
 NUMBER = signal.SIGVTALRM
 
-# Opcodes at which the interpreter checks for signals: calls and backward jumps. Their names differ between
-# releases.
+# Opcodes at which the interpreter checks for signals: calls and backward jumps. Opcode names differ
+# between Python versions.
 _CHECKING_OPCODES = frozenset(
     code
     for name, code in dis.opmap.items()
@@ -44,7 +44,7 @@ class Interrupted(BaseException):
 
 
 class _MakePending:
-    # Make the signal pending with a subscript: unlike after a call, CPython does not check for signals after a
+    # Subscripting an instance calls `interrupt_main`. CPython checks for signals after a call but not after a
     # subscript, so the tracer itself is not interrupted. `interrupt_main` only marks the signal as pending;
     # `signal.raise_signal` would run the handler at once.
     __getitem__: ClassVar[Any] = _thread.interrupt_main

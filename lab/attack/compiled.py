@@ -27,7 +27,7 @@ def attack(count: int, seed: int) -> Report:
             for name in (model, blob):
                 shutil.copy(COMPILED / name, folder)
             adopt_one(Path(folder, model), [blob])
-            # This session adds the files to the hash memo, which must not hide the later damage.
+            # Let a first session add the intact files to the hash memo: the memo must not hide the later damage.
             qnnbridge.InferenceSession(Path(folder, model), host=host, **OPTIONS).close()
         for number in range(count):
             rng = random.Random(f"{seed} {number}")

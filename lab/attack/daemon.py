@@ -169,7 +169,7 @@ def _neighbour(report: Report, session: qnnbridge.InferenceSession) -> Iterator[
 
 
 def _half_open(report: Report, daemon: psutil.Process, model: Path, count: int, seed: int) -> None:
-    """Open connections that send nothing, incomplete data or random bytes, and clients that never send HELLO."""
+    """Open connections that send nothing or random bytes, and connect clients that never send HELLO."""
     before = daemon.num_fds()
     endpoint = str(runtime_folder() / "daemon.sock")
     held: list[socket.socket] = []
@@ -218,8 +218,8 @@ def _scribble(report: Report, model: Path, seconds: float, seed: int) -> None:
         report.finding("the client that overwrites its shared memory does not exit")
         return
     if done.returncode:
-        # This client may crash, because it overwrites its own memory, but qnnbridge must not raise an untyped
-        # error.
+        # This client may crash, because it overwrites its own memory, but all exceptions of qnnbridge must be
+        # `BridgeError`s.
         report.count(f"scribbler: exit code {done.returncode}")
         report.expect("Traceback" not in done.stderr, done.stderr[-2000:])
         return

@@ -16,7 +16,7 @@ from lab.attack.report import Report
 
 ANSWER_TIMEOUT_S = 6.0
 CLIENTS = 8
-# Limit for a response while half-open connections exist.
+# Maximum response time in seconds while half-open connections exist.
 SOON_S = 3.0
 
 METHODS = [

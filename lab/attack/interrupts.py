@@ -51,7 +51,7 @@ SETTLE_S = 12.0
 HANGS_AFTER_S = 60.0
 CHILD_S = 3600.0
 
-# A walk with at least this many interrupts visits every checkpoint; with fewer, only every n-th.
+# A walk with at least this many interrupts visits every checkpoint; a shorter walk skips checkpoints evenly.
 WALKED_WHOLE = 2000
 
 SHORTEST_MS, LONGEST_MS = 0.05, 5.0
@@ -186,7 +186,7 @@ class Sessions(Program):
 
 
 class Restarts(Program):
-    """Restart the host; sessions are recreated in the next one."""
+    """Restart the host; the sessions are recreated in the new host."""
 
     def step(self) -> None:
         self.host.restart()
@@ -359,7 +359,7 @@ class Subject:
         faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
         self.program.close()
         del self.program
-        # faulthandler's watchdog thread runs before and after the attack, so it does not count as a leak.
+        # faulthandler's watchdog thread also ran when `before` was measured, so it does not count as a leak.
         after = self._settled(self.before)
         for what, count in after.items():
             if count > self.before[what]:

@@ -79,7 +79,7 @@ def many_ranges(count: int = 10_000) -> Any:
 
 
 def foreign_pairs(count: int = 8_000) -> Any:
-    """Return a model with many pairs of ONNX Runtime's own Quantize and Dequantize and their constants."""
+    """Return a model with many pairs of QuantizeLinear and DequantizeLinear in ONNX Runtime's own domain."""
     nodes, constants = [], []
     for n in range(count):
         constants += [_tensor(f"a{n}", 0.1, np.float32), _tensor(f"z{n}", 7, np.uint16)]
@@ -100,7 +100,7 @@ def lone_pairs(count: int = 25_000) -> Any:
 
 
 def many_indices(count: int = 10_000) -> Any:
-    """Return a model with tables of negative indices, which need two rewrites per node."""
+    """Return a model whose many Gather nodes have negative indices; each node needs two rewrites."""
     nodes, constants = [], []
     for n in range(count):
         constants.append(_tensor(f"i{n}", [[-1, 0], [1, -2]]))
@@ -109,7 +109,7 @@ def many_indices(count: int = 10_000) -> Any:
 
 
 def many_casts(count: int = 20_000) -> Any:
-    """Return a model with Cast nodes that are named like those that ONNX Runtime inserts."""
+    """Return a model whose Cast nodes have the names of Cast nodes that ONNX Runtime inserts."""
     nodes = []
     for n in range(count):
         cast = helper.make_node("Cast", [f"t{n}" if n else "x"], [f"c{n}"], f"InsertedPrecisionFreeCast_{n}", to=1)

@@ -27,8 +27,8 @@ ANSWER_S = 5.0
 # Limit of processor time for models of 10,000 to 100,000 nodes. ONNX Runtime alone takes 2.5 s to load such a
 # model, and a tool on an idle machine takes 5 s.
 LARGE_S = 8.0
-# Tools that are not run on these large models, because calibration and QNN's compiler take minutes. The exception
-# is `long_chain`, because they refuse models of more than 60,000 nodes.
+# Tools that skip these large models, because calibration and QNN's compiler take minutes. They do run on
+# `long_chain`, because they immediately refuse models of more than 60,000 nodes.
 SLOW_OF_LARGE = ("quantize", "prepare")
 # Limit of a tool's elapsed time in seconds. The limit is high, because the machine may be busy.
 GIVE_UP_S = 120.0
@@ -109,7 +109,7 @@ def growing_tiles() -> Any:
 
 
 def doubling_sizes(depth: int = 60) -> Any:
-    """Return a model in which each shape tensor is twice as long as the last, to exhaust shape inference."""
+    """Return a model in which each shape tensor is twice as long as the previous, to exhaust shape inference."""
     nodes = [helper.make_node("Concat", [f"s{n}", f"s{n}"], [f"s{n + 1}"], axis=0) for n in range(depth)]
     nodes += [
         helper.make_node("ReduceProd", [f"s{depth}"], ["p"], keepdims=1),

@@ -55,7 +55,7 @@ SCHEMAS: Final[tuple[dict[str, Any], ...]] = (
 )
 
 
-# Origins of pages in a local browser, and host names that a network may resolve to this machine.
+# Origin headers of pages in a browser on this machine, and host names that a network may resolve to this machine.
 ORIGINS: Final = ("http://evil.example", "null", "http://127.0.0.1:1", "http://x.localhost", "https://127.0.0.1")
 HOSTS: Final = ("evil.example", "x.localhost", "127.0.0.1.nip.io", "")
 OWN_PATHS: Final = (
@@ -68,7 +68,7 @@ OWN_PATHS: Final = (
     "/metrics",
 )
 
-# Data rate of `small_chunks`: that of a slow line, because these attacks do not test flooding.
+# Data rate of `small_chunks`, as on a slow connection, because these attacks do not test flooding.
 BYTES_PER_S: Final = 1_000_000
 CHUNKS: Final = b"1\r\nx\r\n" * 10_000
 PAUSE_S: Final = 0.2
@@ -121,7 +121,7 @@ def schemas(target: Target, rng: random.Random, report: Report) -> None:
 
 
 def small_chunks(target: Target, rng: random.Random, report: Report) -> None:
-    """Send a body in chunks of one byte, to paths that read it and to paths that do not."""
+    """Send a body in chunks of one byte, to URL paths that read the body and to paths that ignore it."""
     path = rng.choice([f"/v2/models/{target.model}/infer", "/v2/models/none/infer", "/v1/chat/completions"])
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     with target.connect() as connection, contextlib.suppress(OSError):

@@ -136,7 +136,7 @@ def _compile(rng: random.Random, folder: str) -> tuple[dict[str, Any], tuple[Any
     output = os.path.join(folder, "out.onnx")
     job = {"spec": _spec(rng), "embed": False, "tag": None, "output": output, "initializers": []}
     header = {"op": "model.compile", "jobs": [job], "folder": folder, "overwrite": True, "budget_s": 5.0}
-    # The model is invalid, so nothing is compiled: the attack is on the parsing of the request.
+    # The model is invalid, so nothing is compiled: the attack targets the parser of requests.
     return header, (b"no model",)
 
 

@@ -1,4 +1,4 @@
-"""Run in a hostile environment: bad environment variables, few descriptors, little memory, another user."""
+"""Run qnnbridge in hostile environments: bad variables, few descriptors, little memory, another user."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _run(
 
 
 def _check(report: Report, name: str, said: str, *, may_fail: bool = False) -> None:
-    """Check the output. If resources are short, Python itself may fail to start, but our errors must be typed."""
+    """Check the output. Python may fail to start without resources, but qnnbridge must raise `BridgeError`s."""
     right, typed = RIGHT in said, said.startswith("typed")
     own_defect = "Traceback" in said and "/qnnbridge" in said and not may_fail
     report.count("result" if right else "typed error" if typed else "Python did not start")

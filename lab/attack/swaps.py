@@ -149,7 +149,7 @@ def _repeatedly(act: Callable[[], None], rng: random.Random) -> Iterator[None]:
 
 def _write(path: Path, data: bytes, rng: random.Random) -> None:
     """Write the data in one of four ways: to a new file, in place, in place with the old dates, or in place and
-    undone."""
+    then restore the old contents."""
     way = rng.choice(["replace", "in place", "dates kept", "put back"])
     try:
         if way == "replace":

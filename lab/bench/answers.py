@@ -99,7 +99,7 @@ def in_parallel(way: Callable[[], Times], streams: int) -> Times:
 def measure(
     folder: Path, daemon: qnnbridge.Host, rounds: int, streams_of: Sequence[int]
 ) -> Iterator[tuple[str, str, int, list[Times]]]:
-    """Yield (way, prompt, number of streams, times) for each round."""
+    """Yield (kind of call, prompt, number of streams, times of all rounds) for each combination."""
     here = onnxruntime_genai.Model(str(folder))
     tokenizer_here = onnxruntime_genai.Tokenizer(here)
     options = ("--llm", f"tiny={folder}", "--keep-generators", "0", "--http", "127.0.0.1:0")

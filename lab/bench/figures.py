@@ -37,7 +37,7 @@ from qnnbridge_tools.bench.measuring import (
 # The model of the demo: all of its nodes run on QNN.
 QNN_MODEL = next((Path(demo.__file__).parent / "assets").glob("*.onnx"))
 PEERS_AT = "600 KB"
-# Duration of a run of the targets' convolution network without the bridge.
+# Minimum duration in seconds of a run of the targets' convolution network without the bridge.
 CONVNET_S = 250e-6
 CONVNET_WIDTHS = range(8, 129, 4)
 STEADY_CALLS = 2000
@@ -72,7 +72,7 @@ class Bench:
     # --- calls ---
 
     def calls(self) -> None:
-        """Measure the bridge, baselines and peers for each size. The contenders for one size take turns."""
+        """Measure the bridge, lower bounds and other libraries. The contenders for one size take turns."""
         with Rig(sys.executable) as rig, tempfile.TemporaryDirectory(prefix="bench-") as folder:
             self._ping(rig, Path(folder))
             for size in work.SIZES:

@@ -81,8 +81,8 @@ def build(path: Path, length: int) -> None:
 
 
 class Loop:
-    """The loop, with one method per way of calling. `session` and `values` are classes of ONNX Runtime or
-    qnnbridge."""
+    """The decoder loop, with a method for each kind of call. `session`: a session of ONNX Runtime or qnnbridge.
+    `values`: the class OrtValue of the same library."""
 
     def __init__(self, session: Any, values: Any) -> None:
         self.session, self.values = session, values

@@ -114,7 +114,7 @@ def _by_pipe(stack: contextlib.ExitStack, name: str, child: subprocess.Popen[byt
 
 @contextlib.contextmanager
 def open_floors(model: Path, x: Any) -> Iterator[list[Peer]]:
-    """Open the floors: the fastest possible calls of a model in another process on this machine.
+    """Start the floors: processes that run a model with the least possible overhead on this machine.
 
     floor: the arrays are in shared memory; send one byte, run the model, receive one byte. floor with copies: also
     copy the input to and the output from shared memory. floor by pipe: send input and output through pipes.

@@ -31,7 +31,7 @@ LOAD: Final = Path(__file__).with_name("serving_load.py")
 RUNTIME: Final = Path(__file__).with_name("mlserver_runtime.py")
 CLIENTS: Final = (1, 16)
 OURS: Final = "qnnbridge"
-# Number of mlserver's worker processes for each contender.
+# Contenders with mlserver, and the number of worker processes of each.
 WORKER: Final = "mlserver, worker"
 MLSERVERS: Final = {WORKER: 1, "mlserver, no worker": 0}
 
@@ -65,7 +65,7 @@ def race(
     for name, make in MODELS.items():
         make(folder / f"{name}.onnx")
         tensors[name] = folder / f"{name}.npy"
-        # Round to seven digits, as clients do: 16 pictures are 553 KB of JSON.
+        # Round to seven digits, as clients do, for requests of realistic size: 16 pictures are 553 KB of JSON.
         np.save(tensors[name], np.round(np.random.default_rng(7).random(SHAPES[name]), 7))
     found: dict[Row, dict[str, list[dict[str, float]]]] = {}
     with contextlib.ExitStack() as stack:

@@ -47,18 +47,18 @@ class Target:
 
 
 def _over_run(way: str, size: str) -> Callable[[Figures], float]:
-    """Compute the bridge's overhead for calls of this size, as a multiple of the time of a ping through a raw
-    pipe."""
+    """Return a function that computes the bridge's overhead for calls of this size, as a multiple of a ping
+    through a raw pipe."""
     return lambda f: (f[f"{way} {size}"] - f[f"direct {size}"]) / f["raw ping"]
 
 
 def _against(peer: str) -> Callable[[Figures], float]:
-    """Divide a peer's round-trip time by the bridge's round-trip time without the model's run."""
+    """Return a function that divides a peer's round-trip time by the bridge's time without the model's run."""
     return lambda f: f[f"{peer} 600 KB"] / (f["bridge 600 KB"] - f["direct 600 KB"])
 
 
 def _bandwidth(size: str) -> Callable[[Figures], float]:
-    """Compute the bridge's bandwidth, for the bytes in both directions, relative to a copy within one process."""
+    """Return a function that divides the bridge's bandwidth (both directions) by that of a copy in one process."""
     return lambda f: 2 * f[f"copy {size}"] / (f[f"bridge {size}"] - f[f"direct {size}"] - f["ping"])
 
 
@@ -70,7 +70,7 @@ _FLOORS = {"bridge": "floor with copies", "zero-copy": "floor", "inline": "floor
 
 
 def of_the_floor(figures: Figures) -> Figures:
-    """Return the figures of the floor: the fastest bridge that is possible on this machine."""
+    """Return the figures with the bridge's replaced by the floor's, the fastest bridge possible on this machine."""
     least = dict(figures)
     for name in figures:
         way, _, size = name.partition(" ")
@@ -95,8 +95,8 @@ TARGETS = (
         Target(f"run, zero-copy, {size}: overhead", "pings", 3.0, 1.25, _over_run("zero-copy", size))
         for size in ("4 KB", "64 KB", "600 KB", "4 MB")
     ),
-    # The unit is not pings: 3 pings are less than 1 % of this call. The time of this call varies by 10 % from
-    # process to process, because the location of the arrays in memory differs.
+    # Compare with a call in process instead of a ping: 3 pings are less than 1 % of this call. The time of this
+    # call varies by 10 % from process to process, because the location of the arrays in memory differs.
     Target("run, zero-copy, 32 MB", "x in-process", 1.15, 1.03, lambda f: f["zero-copy 32 MB"] / f["direct 32 MB"]),
     Target("convnet, plain", "x in-process", 1.15, 1.08, lambda f: f["bridge convnet"] / f["direct convnet"]),
     Target(

@@ -234,8 +234,8 @@ class CallbackTest:
         self.calls += 1
 
     def _share(self, half: int) -> int:
-        """Return how often to inject every kind of fault after a round of calls, so that each occurs ``--faults``
-        times."""
+        """Return how many faults of each kind to inject after a round of calls, so that each kind occurs
+        ``--faults`` times in total."""
         per_round = self._count if self.calls <= self._wanted // 2 + self._count else 5 * self._outputs
         return max(1, round(self._times * per_round / max(1, half)))
 

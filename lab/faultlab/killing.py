@@ -160,7 +160,7 @@ class _Load:
             elif not right:
                 result.wrong += 1
             elif self._killed is not None and generation > self._killed[0]:
-                # The reply comes from the next host, not from the pipe of the killed host.
+                # The call has recovered: this reply comes from the new host, not from the pipe of the killed host.
                 result.recovery_s.append(time.monotonic() - self._killed[1])
                 self._killed = None
             self._moved.notify_all()
@@ -190,7 +190,7 @@ class _Load:
                     lambda wanted=wanted: self._since_kill >= wanted and self._all_have_answers()
                 ):
                     return
-            # Kill at a random moment.
+            # Wait a random time of up to 3 ms, so that kills hit every stage of a call.
             threading.Event().wait(dice.random() * 0.003)
             self._kill()
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from tests.process_table import descendants
 
-# Seconds to wait for threads that read a dead host's stderr, and for zombies: both end shortly after the host.
+# Seconds to wait until the threads that read a dead host's stderr have ended and zombies are reaped.
 GRACE_S = 5.0
 
 OUR_FILES = "*qnnbridge*"

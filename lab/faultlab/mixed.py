@@ -43,7 +43,7 @@ GROWTH_BYTES = 16 * 1024 * 1024
 
 GROWTH_FDS = 2
 REST_TIMEOUT_S = 10.0
-# Shared memory that both sides keep as long as the host runs, rounded up to the system's allocation size.
+# Shared memory for the phases of calls, which exists as long as the host, rounded up to the allocation size.
 PHASES_BYTES = 128 * 1024
 STUCK_AFTER_S = 300.0
 
@@ -180,7 +180,7 @@ def mixed_soak(
 
 
 def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Rest]:
-    """Let both processes release unused resources, as they do when idle; return the resources that remain.
+    """Make both processes release unused resources, as when they are idle; return the remaining resources.
 
     Args:
         usual_fds: number of descriptors of an idle host, once it is known.
@@ -207,7 +207,7 @@ def _come_to_rest(host: qnnbridge.Host, usual_fds: int | None) -> tuple[Rest, Re
 
 
 # Environment of the host. By default the C library raises this threshold and keeps freed memory in the heap of each
-# thread, which does not leak but would hide leaks.
+# thread. This memory is not leaked, but it would hide real leaks.
 HEAP_SETTING = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}
 
 
@@ -221,7 +221,7 @@ def return_freed_memory() -> None:
 
 
 class _Lap:
-    """A share of the calls, made in equal parts by each number of threads in `CROWDS`."""
+    """A portion of the calls, divided equally among the thread counts in `CROWDS`."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ def kill_hosts(times: int) -> SlotsResult:
                 session.run(None, {"x": x}, out=[out])
             for _ in range(2):
                 held.append((session.run(None, {"x": x}, borrow=True)[0], number))
-            once.unlink()  # let the next call hang in the host, which is killed during the call
+            once.unlink()  # the script then hangs in the next call, during which the host is killed
             killer = threading.Thread(target=_kill_in_call, args=(host, began))
             killer.start()
             session.run(None, {"x": x}, out=[out])

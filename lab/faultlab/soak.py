@@ -222,7 +222,7 @@ class Soak:
         self.ledger.check("result", typed, f"{kind}: {outcome.error!r}")
 
     def _always_crashes(self, dice: random.Random) -> None:
-        """Use a model that always crashes the host; other threads may do so at the same time."""
+        """Use a model that always crashes the host, while other threads may also use such models."""
         with self._lock:
             self.faults += 1
             self._names += 1

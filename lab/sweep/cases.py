@@ -1,4 +1,4 @@
-"""Models of `qnnbridge_host.numerics.cases` as `ModelProto` with output types. No threads, no files."""
+"""Build models of `qnnbridge_host.numerics.cases` as `ModelProto`s; start no threads and access no files."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ _CAST_TYPES: Final = {
 
 
 def cast(rng: Rng) -> Case:
-    """Return a Cast between any two types, over the whole range of 8 bits."""
+    """Return a Cast between any two types; the inputs cover the range of 8-bit integers."""
     shape, (source, to) = draw_shape(rng), rng.choice(list(_CAST_TYPES), 2, replace=False)
     low, high = (0, 2) if "bool" in (source, to) else (0, 256) if "u" in source + to else (-128, 128)
     x = SweepTensor(shape, str(source), ["ints", low, min(high, 128) if "int8" in (source, to) else high])

@@ -37,7 +37,7 @@ class _Graph:
         return self.node(op, *pick(self.rng, (left, right), (right, left)))
 
     def constant(self, name: str, value: float, *others: float) -> str:
-        """Add a constant: usually the number `value`; if `others` are given, sometimes one of these or a tensor."""
+        """Add a constant: usually the number `value`; if `others` are given, sometimes one of them or a tensor."""
         shape, how = self.tensors["x"].shape, self.rng.random()
         if others and how < 0.1:
             self.tensors[name] = SweepTensor(shape[-1:], "float", ["uniform", 0.3, 2], True)
@@ -249,14 +249,14 @@ def layouts(rng: Rng) -> Case:
 
 
 def quantising(rng: Rng) -> Case:
-    """Return Cast before QuantizeLinear, DequantizeLinear before QuantizeLinear, or products of integers."""
+    """Return a case that quantises integers after Cast or DequantizeLinear, or quantises dynamically."""
     shape = draw_shape(rng, 2, 4)
     kinds = {"uint8": 2, "int8": 3, "int32": 6}
     kind, to = str(pick(rng, *kinds)), str(pick(rng, "uint8", "int8"))
     low = 0 if kind == "uint8" else -100
     g = _Graph(rng, shape)
     how = pick(rng, "cast", "convert", "dynamic", "product")
-    # With these scales no quotient lies in the middle between two integers, where QNN rounds differently.
+    # With these scales no quotient is halfway between two integers, where QNN rounds differently.
     g.tensors["s"] = _number(float(pick(rng, 1.0, 0.51, 0.053, 1.93)))
     g.tensors["z"] = SweepTensor((), to, [int(pick(rng, 0, 3, 100))], True)
     if how == "cast":

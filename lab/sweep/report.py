@@ -38,8 +38,8 @@ def explained(case: Case, arch: int = ARCH) -> tuple[KnownWrong, ...]:
 
 
 def model_to_read(case: Case) -> Any:
-    """Return the case's model. In a quantised model only the ranges of the inputs are right; the others are
-    arbitrary."""
+    """Return the case's model. In a quantised model only the ranges of the inputs are right; all other
+    ranges are -1 to 1."""
     if not case.form.startswith("qdq"):
         return float_model(case)
     results = float_model(case, every_output=True).graph.output
@@ -77,7 +77,7 @@ def text_of(lines: Sequence[Line]) -> str:
 
 
 def recorded(lines: Sequence[Line], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the table's rows, each with figures from the results: numbers of tried and wrong cases, worst error,
+    """Return the table's rows, each with the numbers of compared and of wrong cases, the worst error and the
     smallest wrong example."""
     matching: dict[str, list[Line]] = {}
     for line in lines:

@@ -95,8 +95,8 @@ def cpu(model: bytes) -> Any:
 
 
 def result_of(case: Case, qnn: _Qnn, fill: Callable[[], None], rewrite: str = "") -> dict[str, Any]:
-    """Return the result of `measuring.measured` for a case as a dict for JSON. rewrite: name of a rewrite of the
-    model for QNN."""
+    """Return the result of `measuring.measured` for a case as a dict for JSON. rewrite: name of a rewrite to
+    apply to the model before it runs on QNN."""
     found = measured(case, qnn, lambda data: _rewritten(data, rewrite) if rewrite else data, fill=fill)
     judged = {} if found.judged is None else dataclasses.asdict(found.judged)
     told = {key: round(v, 6) if isinstance(v, float) else v for key, v in judged.items()}

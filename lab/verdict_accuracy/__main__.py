@@ -35,7 +35,7 @@ OURS = Path(__file__).parents[2] / "tests" / "models"
 DIRECT = Path(__file__).parents[2] / "tests" / "conformance" / "direct_session.py"
 SOC = "60"
 RIGHT, WRONG = 0.1, 0.33
-# An output is ignored as constant if both its variation and its error are smaller than this.
+# An output is ignored as constant if both its variation and its error are below this limit.
 STILL = 0.02
 
 

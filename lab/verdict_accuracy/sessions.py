@@ -126,8 +126,8 @@ def judged(truth: list[Any], found: list[Any]) -> tuple[float, float]:
         if error:
             worst = min(worst, 10 * float(np.log10(max(power, 1e-12) / error)))
         if a.ndim > 1 and a.shape[-1] > 1:
-            # Count a changed decision only if its true value is clearly below the largest true value: near ties do
-            # not count.
+            # Count a changed decision only if the true value at the chosen index is clearly below the largest true
+            # value: near ties do not count.
             top, other = np.argmax(a, -1)[..., None], np.argmax(b, -1)[..., None]
             lead = np.take_along_axis(a, top, -1) - np.take_along_axis(a, other, -1)
             clear = max(CLEAR_LEAD * np.ptp(a), HALF_STEP * np.abs(a).max())
@@ -136,7 +136,7 @@ def judged(truth: list[Any], found: list[Any]) -> tuple[float, float]:
 
 
 def process(model: Path, folder: Path, number: int) -> list[dict[str, Any]]:
-    """Make the five calls of one process and compare each with the truth."""
+    """Make the five calls of one process and compare each result with the true outputs."""
     import qnnbridge
 
     warnings.simplefilter("ignore")

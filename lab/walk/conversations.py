@@ -189,7 +189,7 @@ class Client:
         self._talks = [*self._talks[-5:], [*talk, *answer.tokens]]
 
     def _options(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return random parameters for `generate`, and the equal search options for onnxruntime_genai."""
+        """Return random parameters for `generate`, and the equivalent search options for onnxruntime_genai."""
         dice = self._dice
         options: dict[str, Any] = {}
         search: dict[str, Any] = {"do_sample": False}

@@ -1,4 +1,4 @@
-"""Small models whose calls a session could confuse: various outputs, types, shapes and data-dependent shapes."""
+"""Small models that reveal mixed-up calls of a session: various outputs, types and data-dependent shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-# Sizes of free dimensions; tensors of LARGE sizes are in shared memory when they are bound or borrowed.
+# Sizes of free dimensions. Tensors of `LARGE_SIZES` are in shared memory when they are bound or borrowed.
 SMALL_SIZES = (0, 1, 2, 3, 7)
 LARGE_SIZES = (3, 20_000, 70_000)
 

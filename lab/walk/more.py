@@ -54,7 +54,7 @@ _ROWS = _model(
 
 
 def buckets(steps: int, seed: int) -> None:
-    """Walk over sizes, names, split batches and several threads; compare with numpy on the unpadded part."""
+    """Call with random sizes and output names, some in several threads; compare the results with numpy."""
     dice = random.Random(seed)
     with (
         qnnbridge.Host(shared_memory=True) as host,
@@ -99,7 +99,7 @@ def _adding(number: float, name: str) -> bytes:
 
 
 def cache(steps: int, seed: int, folder: Path) -> None:
-    """Walk over changes between sessions.
+    """Change models and the cache at random between sessions, and check each session's results.
 
     Models and external weights are edited, replaced and restored, with and without their dates; entries are
     damaged, removed and swapped; hosts are killed.

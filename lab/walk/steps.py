@@ -46,7 +46,7 @@ class Pair:
 
 
 class Matrix(np.ndarray):
-    """A subclass of numpy's array, as applications define."""
+    """A subclass of numpy's array, such as applications define."""
 
 
 class Walk:

@@ -15,7 +15,7 @@ EXIT_INTERRUPTED = 130
 def main() -> int:
     """Run the command; return its exit code."""
     if sys.argv[1:2] == ["exec"]:
-        return _command()  # The program that `exec` runs handles signals and output errors, such as a closed pipe.
+        return _command()  # The program started by `exec` handles signals and output errors itself.
     # Some commands run ONNX Runtime in this process. Its telemetry would leave a `.ses` file. Hosts set the same
     # variable.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

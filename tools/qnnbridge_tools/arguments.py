@@ -61,7 +61,7 @@ def read_input_files(texts: Iterable[str]) -> tuple[list[InputFile], list[Path]]
 
 
 def _is_whole(text: str) -> bool:
-    # A path may contain an equals sign: if such a file exists, the text is a path.
+    # A text with an equals sign is NAME=FILE, unless a file with this whole text as its path exists.
     return text.lower().endswith((".npz", ".npy")) and ("=" not in text or Path(text).exists())
 
 
@@ -153,7 +153,7 @@ def _number(word: str) -> float:
         return float(word)
 
 
-# Largest size of a dimension, as for buckets of a session.
+# Largest size of a dimension. Buckets of a session have the same limit.
 MOST_SIZE = 2**31 - 1
 # Maximum number of combinations of sizes. Each combination is compiled as a separate model.
 MOST_BUCKETS = 256
@@ -177,7 +177,7 @@ def read_bucket_sizes(texts: Iterable[str]) -> dict[str, list[int]]:
 
 
 def read_buckets(texts: Iterable[str]) -> list[dict[str, int]]:
-    """Return every combination of the sizes of `read_bucket_sizes`, the smallest first, or an empty list."""
+    """Return every combination of the given sizes, the smallest first; an empty list without sizes."""
     sizes = read_bucket_sizes(texts)
     if math.prod(len(one) for one in sizes.values()) > MOST_BUCKETS:
         raise OptionError(

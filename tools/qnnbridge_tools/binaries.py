@@ -116,7 +116,7 @@ def gather(binary: Path, *, soc_model: str | None = None, host_python: str | Non
     Args:
         binary: the file.
         soc_model: number or name of the chip to check the binary for; default: the host's chip.
-        host_python: the interpreter of the host; default the one that is found.
+        host_python: the interpreter of the host; default: the result of `find_host`.
 
     Raises:
         ContextUnusable: the file is not a usable context binary.
@@ -214,7 +214,7 @@ def wrap_binary(
         graphs: the names of the graphs; default all.
         together: whether to write one model that runs all graphs.
         float_io: whether fixed-point and half-precision tensors are float32 for the application.
-        host_python: the interpreter of the host; default the one that is found.
+        host_python: the interpreter of the host; default: the result of `find_host`.
         overwrite: whether to replace existing files.
 
     Returns:

@@ -37,8 +37,8 @@ from qnnbridge_tools import reporting
 WORDS: Final[Any] = tuple[str, ...]
 # Metadata of a field that is not an option and always has its default.
 APART: Final[Mapping[str, bool]] = {"apart": True}
-# Largest numbers of options without a limit of their own: messages to the host contain integers of 64 bits, and
-# systems wait for a limited time.
+# Largest values of numeric options that declare no limit: messages to the host contain integers of 64 bits, and
+# operating systems limit timeouts.
 MOST: Final[Mapping[Any, float]] = {int: 10**12, float: 1e9}
 
 
@@ -49,7 +49,7 @@ class Read:
     Args:
         value: the function that creates the value.
         given: type to which typer converts the string, or a record whose options replace this option.
-        default: default on the command line, if the field's default does not have the type `given`.
+        default: default on the command line; needed if the field's default does not have the type `given`.
     """
 
     value: Callable[[Any], Any]
@@ -85,7 +85,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         with reporting.work(as_json=bool(given.get("as_json")), options=options):
             function(**{name: part.value(given) for name, part in parts.items()})
 
-    # typer reads both the signature and the annotations, so both must be equal.
+    # typer reads the signature and the annotations, so the two must declare the same types.
     made.__annotations__ = {one.name: one.annotation for one in parameters}
     made.__dict__["__signature__"] = inspect.Signature(parameters)
     return made
@@ -135,7 +135,7 @@ def _limited(hint: Any, note: Any) -> Any:
     def convert(value: Any, parameter: Any, context: Any) -> Any:
         try:
             number = kind(value)
-        except ValueError:  # also for an integer of more digits than Python converts
+        except ValueError:  # also raised for more digits than `int` converts
             number = math.nan
         # The comparison is false for NaN.
         if not least <= number <= most:
@@ -237,7 +237,7 @@ def load_config(context: typer.Context, path: Path | None) -> Path | None:
 
 
 def table_of(context: typer.Context, command: str) -> tuple[dict[str, Any], Path]:
-    """Return the table of another command, and the folder of the file; empty without a file."""
+    """Return the table of another command (empty without a config file), and the folder of the file."""
     path, document = context.meta.get(_META, (Path("."), {}))
     table = document.get(command, {})
     return (dict(table) if isinstance(table, Mapping) else {}), path.absolute().parent

@@ -1,6 +1,6 @@
 """The command lines of `demo`, `doctor`, `run`, `compile`, `bench`, `inspect`, `wrap`, `versions` and `top`.
 
-Each function receives its options as records and calls the package of the same name, which it imports only then: a
+Each function receives its options as records and imports the package of the same name when the command runs: a
 command module imports only typer and the standard library at its top.
 """
 

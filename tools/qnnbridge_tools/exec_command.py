@@ -1,7 +1,7 @@
 """`qnnbridge exec SCRIPT.py [ARGS]` and `qnnbridge exec -m MODULE [ARGS]`.
 
 The command runs an unmodified program whose calls of ``onnxruntime`` are answered by qnnbridge. With
-``--report`` the records of all processes of the program are summed up by model.
+``--report`` the use of each model is summed over all processes of the program.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def interpreter_options(command: Sequence[str]) -> list[str]:
         # Short options can be joined: -Om MODULE. The value of -X and -W is the rest of the word, or the next word.
         special = next((at for at, letter in enumerate(word) if letter in "mcXW"), None)
         if word.startswith("--"):
-            found += [word, next(words, "")]  # --check-hash-based-pycs, the only long option with a value
+            found += [word, next(words, "")]  # --check-hash-based-pycs: the only long option that takes a value
         elif special is None:
             found.append(word)
         elif word[special] in "XW":

@@ -62,7 +62,7 @@ class LoadError:
 
 
 _TABLES: Final = read_tables(Path(__file__).with_name("assets").joinpath("messages.json").read_text("utf-8"), TEXTS)
-# Windows' numbers for a failure to load a library or program.
+# Windows error codes for a failure to load a library or program.
 LOAD_ERRORS: Final = {
     row["number"]: LoadError(row["name"], row["meaning"], row["advice"]) for row in _TABLES["load_errors"]
 }
@@ -72,7 +72,7 @@ LOAD_ERRORS: Final = {
 class Reading:
     """One possible meaning of the code.
 
-    seen: where the number has this meaning. candidates: for a number that stands for several codes, these codes,
+    seen: where the number has this meaning. candidates: exit codes that an ambiguous number may stand for, the
     most likely first. kind: as in `ExitCode`, or ``load-error`` and ``qnn-error``, which are not exit codes.
     """
 
@@ -161,7 +161,7 @@ def explain_code(text: str) -> Explanation:
         if not readings and 0 < number <= codes.UINT32:
             readings = [_exit_reading("Any program on Windows", codes.windows_code(number))]
         if kind.startswith(("exit", "rc", "returncode", "status")):
-            # The words before the number show that it is an exit code.
+            # Words such as "exit code" before the number show that the number is an exit code.
             readings = [r for r in readings if r.kind not in ("load-error", "qnn-error")] or readings
     if not readings:
         raise _nonsense(original)
@@ -412,7 +412,7 @@ def explain_text(text: str) -> list[Meaning]:
     # If Windows' name of a load error is found, omit other explanations of this error.
     if any(one.title.startswith("ERROR_") for one in meanings):
         meanings = [one for one in meanings if one.title not in _WORDS_OF_LOAD_ERRORS]
-    # If a strong explanation was found, omit those that explain only a symptom.
+    # If the best explanation has at least the weight `STRONG`, omit those that explain only a symptom.
     certain = meanings[0].weight >= STRONG if meanings else False
     return [one for one in meanings if not certain or one.weight > SYMPTOM][:MAX_MEANINGS]
 

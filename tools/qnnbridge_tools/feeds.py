@@ -153,7 +153,7 @@ def _as_declared(feed: Feed, node: DeclaredInput, dimensions: Dimensions) -> Any
     try:
         element = elements.from_ort_type(node.type).element
     except NotCarried:
-        return feed.value  # the session rejects the value with a better message
+        return feed.value  # leave the error to the session, whose message is clearer
     if element is None or elements.LAYOUTS[element].named:
         return feed.value
     layout = elements.LAYOUTS[element]

@@ -74,7 +74,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
     Args:
         model: the model file.
         soc_model: the chip to check a compiled model for, by number or name; default the host's chip.
-        host_python: the interpreter of the host; default the one that is found.
+        host_python: the interpreter of the host; default: the result of `find_host`.
 
     Raises:
         ModelError: the model cannot be read.
@@ -96,7 +96,7 @@ def gather(model: Path, *, soc_model: str | None = None, host_python: str | None
     return ModelFacts(path, scan, files, examine(path, scan, host), host, found.python)
 
 
-# A cold start of an emulated interpreter takes some seconds.
+# Timeout of a query. A cold start of an emulated interpreter takes several seconds.
 ASK_TIMEOUT_S: Final = 60.0
 
 # Program for a host's interpreter: it reports versions from package metadata, and loads no library.
@@ -486,7 +486,7 @@ def gather_folder(folder: Path, *, host_python: str | None = None, load: bool = 
 
     Args:
         folder: the folder.
-        host_python: the interpreter of the host; default the one that is found.
+        host_python: the interpreter of the host; default: the result of `find_host`.
         load: whether to load the model in a host, to see where its stages run.
 
     Raises:

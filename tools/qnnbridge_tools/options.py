@@ -163,7 +163,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ChipOptions:
-    """`--soc-model` and `--provider-option`, which are combined."""
+    """`--soc-model` and `--provider-option`, which are merged into one set of options."""
 
     soc_model: SocModel = None
     provider_options: ProviderOptions = dataclasses.field(default_factory=dict)
@@ -311,7 +311,7 @@ class RunRequest:
 
     @property
     def session_options(self) -> Mapping[str, str]:
-        """The options of the provider, including `--soc-model`."""
+        """Options of the execution provider, including the chip from `--soc-model`."""
         return arguments.with_chip(self.provider_options, self.soc_model)
 
 
@@ -371,7 +371,7 @@ class CompileRequest:
     buckets: Buckets = ()
     inputs: Inputs = ()
     host_python: HostPython = None
-    # This field exists only for the callback of its option, which has set the defaults of all other options.
+    # This field only declares --config, whose callback sets the defaults of all other options.
     _config: Config = None
     as_json: AsJson = False
 

@@ -64,7 +64,7 @@ def print_error(error: BridgeError, as_json: bool) -> None:
 
 
 Around = Callable[..., contextlib.AbstractContextManager[None]]
-# Functions that receive tables and pairs while they are printed, for a page (`qnnbridge_tools.page`).
+# Context managers of `recorded_by`, through which `qnnbridge_tools.page` copies printed tables and pairs.
 _recorders: list[tuple[Around, Around]] = []
 
 
@@ -116,7 +116,7 @@ def _print_rich_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def print_pairs(title: str, pairs: Sequence[tuple[str, str]]) -> None:
-    """Print a heading and `label  text` lines under it. An empty label continues the line above."""
+    """Print a heading and `label  text` lines. A line with an empty label continues the previous line."""
     with _recorders[-1][1](title, pairs) if _recorders else contextlib.nullcontext():
         print(visible(title))
         print(plain_table([(visible(label), visible(text)) for label, text in pairs], indent="  "))
@@ -190,7 +190,7 @@ def loss_text(error: OSError) -> str:
 
 
 def loss_error(error: OSError) -> BridgeError:
-    """Return the error as a message, with a fix if it is about a file."""
+    """Return a `BridgeError` about lost output, with a fix if the error concerns a file."""
     from qnnbridge_protocol.errors import BridgeError
 
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
@@ -230,7 +230,7 @@ def refuse_without_reader() -> None:
         poll.register(sys.stdout.fileno(), 0)
         events = poll.poll(0)
     except (OSError, ValueError, AttributeError):
-        return  # stdout has no file descriptor, or this system has no `poll`
+        return  # the check needs a file descriptor of stdout and a system with `poll`
     if events and events[0][1] & (select.POLLERR | select.POLLHUP):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 

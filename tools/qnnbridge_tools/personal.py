@@ -28,8 +28,8 @@ COMPANY: Final = "COMPANY"
 SECRET: Final = "SECRET"  # noqa: S105 - the placeholder
 ADDRESS: Final = "ADDRESS"
 
-# Shorter names and usual words are replaced only in profile folders. Replacing them everywhere would make the text
-# unreadable.
+# Shorter names, and names that are common words, are replaced only in profile folders. Replacing them everywhere
+# would make the text unreadable.
 _LEAST_NAME: Final = 3
 _USUAL_WORDS: Final = frozenset(
     (
@@ -65,7 +65,7 @@ _NETWORK: Final = re.compile(
 )
 _ACCOUNT_ID: Final = re.compile(r"S-1-5-21(?:-\d+){3,4}")
 _EMAIL: Final = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-# OneDrive folder whose name contains the employer.
+# Name of a OneDrive folder, which contains the employer's name.
 _COMPANY: Final = re.compile(
     r"(?P<before>OneDrive(?: |%20)-(?: |%20))(?!COMPANY\b)[^\\/\"'<>|:*?\r\n]+?(?=[\\/\"'\r\n]|%5c|%2f|$)",
     re.IGNORECASE,
@@ -82,14 +82,14 @@ _QUOTE: Final = r"(?P<quote>\\*[\"'])"
 _QUOTED: Final = r"(?:(?!(?P=quote))(?:\\.|[^\\\r\n]))"
 _WORD: Final = r"[^\s\"'\\,;&}\])]"
 _SECRETS: Final = (
-    # Secret keys with a known beginning.
+    # Access keys with a known prefix.
     re.compile(
         r"(?P<before>)(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[a-z]-|A[KS]IA|AIza|ya29\.|pypi-Ag|nvapi-"
         r"|eyJ)[A-Za-z0-9_.-]{12,}",
         re.ASCII,
     ),
     re.compile(r"(?P<before>\b(?:bearer|basic)\s+)[\w.~+/=-]{6,}", re.IGNORECASE),
-    # Name and password of a URL; the password may contain "@".
+    # User name and password in a URL; the password may contain "@".
     re.compile(r"(?P<before>[a-z][a-z0-9+.-]{0,30}://)[^\s/\"'\\]+(?=@)", re.IGNORECASE),
     # Signature of a signed URL, which works for everyone who has it.
     re.compile(r"(?P<before>[?&](?:[\w-]{0,30}signature|sig)=)[^\s\"'\\&]+", re.IGNORECASE),

@@ -23,7 +23,7 @@ from qnnbridge_tools.inspection import find_installation
 class PreparedFacts:
     """The facts about a prepared folder.
 
-    chosen: the model that a session here uses, or the error that it raises. host: ``None`` if none was found.
+    chosen: the model that a session here runs, or the session's error. host: ``None`` if none was found.
     """
 
     manifest: FolderManifest

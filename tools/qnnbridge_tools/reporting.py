@@ -48,7 +48,7 @@ _BAD_INPUT: tuple[type[errors.BridgeError], ...] = (
     errors.RemoteValueError,
 )
 
-# Exit codes by ``details["daemon_state"]``, which the commands for the daemon set, for scripts.
+# Exit codes by ``details["daemon_state"]`` of an error, so that scripts can distinguish the daemon's states.
 _DAEMON_STATES = {
     "none": EXIT_NO_DAEMON,
     "unreachable": EXIT_DAEMON_UNREACHABLE,

@@ -258,7 +258,7 @@ def perform(request: RunRequest) -> RunResult:
 
 @contextlib.contextmanager
 def started_host(python: str | None) -> Iterator[tuple[Host, float]]:
-    """Yield a host that has loaded ONNX Runtime, and the seconds that this took. Print warnings as plain text."""
+    """Yield a host that has loaded ONNX Runtime, and the start-up time in seconds. Print warnings as plain text."""
     from qnnbridge import CpuFallbackWarning, Host
 
     def show(message: Warning | str, *_: Any) -> None:

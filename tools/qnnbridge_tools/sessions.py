@@ -42,7 +42,7 @@ DEATHS = (HostCrashed, HostHung, DeadlineExceeded, ModelQuarantined)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """Settings of sessions: QNN's options, sizes of named dimensions, and seconds for each call."""
+    """Settings of sessions: QNN's options, sizes of named dimensions, and timeout of each call."""
 
     provider_options: Mapping[str, str]
     sizes: Mapping[str, int]
@@ -80,7 +80,7 @@ class ProviderSession:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the model that the session runs; the file may have changed since then."""
+        """Fingerprint of the model when the session was created; the file may have changed since."""
         return self._session._remote.recipe.fingerprint
 
     @property
@@ -232,7 +232,7 @@ def memory_filling(host: Host, settings: SessionSettings) -> Callable[[], None]:
 
 @contextlib.contextmanager
 def quiet(*names: str) -> Iterator[None]:
-    """Silence these loggers temporarily."""
+    """Silence the loggers with these names while the block runs."""
     before = {log: log.level for log in map(logging.getLogger, names)}
     for log in before:
         log.setLevel(logging.CRITICAL)

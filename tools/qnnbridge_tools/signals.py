@@ -1,4 +1,4 @@
-"""The end of a command by a signal, and of the processes that it started. Needs only the standard library."""
+"""End a command and the processes that it started at a signal. Needs only the standard library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _END_S: Final = 5.0
 def ended_by_signals() -> Iterator[None]:
     """In the block, SIGTERM and SIGHUP raise `SystemExit`, so that temporary files are removed and hosts are ended.
 
-    Ignored signals (`nohup`) stay ignored. Commands with handlers of their own replace these.
+    Ignored signals (`nohup`) stay ignored. Commands with other signal handlers replace the handlers of this block.
     """
 
     def end(number: int, frame: object) -> None:
@@ -34,7 +34,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 def end(child: subprocess.Popen[Any]) -> None:
-    """End a process that works in `ended_by_signals`, after an interruption of its parent."""
+    """End a child process that runs in `ended_by_signals`, after its parent was interrupted."""
     child.terminate()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(_END_S)

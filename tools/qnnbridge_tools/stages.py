@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Seconds between two lines about the same stage, where the output is not a terminal.
 EVERY_S = 30.0
-# Seconds between two updates during several compilations.
+# Seconds between two updates of the shown progress.
 TICK_S = 0.2
 # Seconds before progress is shown: on a terminal (`FIRST_S`), in piped output (`FIRST_PIPED_S`).
 FIRST_S = 2.0

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-# Pure functions that draw figures for a terminal of a given size.
+# --- pure functions, which draw the status for a terminal of a given size ---
 
 
 def in_order(figures: Figures, order: SortOrder, reverse: bool = False) -> Figures:
@@ -207,7 +207,7 @@ else:
     import termios
     import tty
 
-    # A closed terminal ends the view, as the key q does.
+    # Key that `wait` returns if the terminal is closed: q, which ends the view.
     TERMINAL_GONE: Final = "q"
 
     @contextlib.contextmanager
@@ -257,7 +257,7 @@ def show(ask: Ask, interval_s: float, order: SortOrder, rounds: int | None = Non
             live.update(draw(_sorted(page), console.width, console.height), refresh=True)
             if number == rounds:
                 return
-            # Keep the time of the next query when a key is pressed.
+            # Set the time of the next query only once, so that pressed keys do not delay the query.
             due = time.monotonic() + interval_s
             while (left_s := due - time.monotonic()) > 0:
                 key = wait(left_s)

@@ -335,7 +335,7 @@ def _to_stdout(piece: str) -> None:
 def _targets(
     files: Sequence[Path], target: Path | None, form: SpeechFormat, overwrite: bool
 ) -> list[OutputFile | None]:
-    """Return the output file for the text of each file. Raises `OptionError`."""
+    """Return the file for the transcript of each audio file. Raise `OptionError` for a wrong target."""
     if target is None:
         return [None] * len(files)
     is_folder = os.path.isdir(target) or len(files) > 1 or str(target).endswith(("/", os.sep))

@@ -39,7 +39,7 @@ MOST_CALLS = 5000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Contender:
-    """One way to make a call.
+    """One kind of call that is measured.
 
     Args:
         name: name in the report.
@@ -142,7 +142,7 @@ def _calls_in(contender: Contender, turn_s: float) -> int:
 
 @contextlib.contextmanager
 def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
-    """Pin this process and others to one CPU, so that no call wakes another CPU; yield whether it worked."""
+    """Pin this process and others to one CPU, so that no call wakes another CPU; yield whether all are pinned."""
     import psutil
 
     before: list[tuple[int, list[int]]] = []
@@ -153,7 +153,7 @@ def pinned(pids: Sequence[int], *, wanted: bool = True) -> Iterator[bool]:
                 for pid in (os.getpid(), *pids):
                     allowed = psutil.Process(pid).cpu_affinity()
                     before.append((pid, allowed))
-                    # Use any CPU that this process may use.
+                    # Use the first CPU that this process may use.
                     _keep_on(pid, [before[0][1][0]])
             # psutil has no `cpu_affinity` on macOS (AttributeError), and a container may forbid the call.
             except (psutil.Error, AttributeError, OSError, ValueError):
@@ -172,7 +172,7 @@ def _keep_on(pid: int, cpus: list[int]) -> None:
 
     process = psutil.Process(pid)
     process.cpu_affinity(cpus)
-    # On Linux pin each thread, because the call above affects only the main thread and threads that start later.
+    # On Linux pin each thread: `cpu_affinity` affects only the main thread and threads that start later.
     if sys.platform == "linux":
         for thread in process.threads():
             # A thread may have ended since the threads were listed.
@@ -246,7 +246,7 @@ class DirectProcess:
         assert self._child.stdin is not None
         assert self._child.stdout is not None
         begun = time.monotonic()
-        # Apply the timeout in another thread, because the read below has none.
+        # Apply the timeout in another thread, because `readline` has none.
         timer = threading.Timer(ANSWER_TIMEOUT_S, self._child.kill)
         timer.daemon = True
         timer.start()
@@ -316,7 +316,7 @@ class Subject:
         model: path of the model.
         feed: inputs by name.
         providers: execution providers.
-        fallback: fallback of the session.
+        fallback: argument `fallback` of the session.
         threads: threads of ONNX Runtime; 0 for its default.
         sizes: sizes of free dimensions by name.
     """

@@ -157,7 +157,7 @@ class Effort:
     kills: int
 
 
-# QUICK takes some seconds, THOROUGH about a minute.
+# A benchmark with QUICK takes a few seconds, with THOROUGH about a minute.
 QUICK = Effort(QUICK_SIZES, rounds=5, turn_s=0.03, crowd_s=0.1, starts=3, kills=2)
 THOROUGH = Effort(tuple(SIZES), rounds=15, turn_s=0.08, crowd_s=0.4, starts=7, kills=5)
 
@@ -241,7 +241,7 @@ def _performed(request: BenchRequest, loaded: Sequence[Feed], say: Callable[[str
         crowds = _crowds(rig, todo[0][1], effort)
         stats, info = rig.shared.stats, rig.info
     small = todo[0][1] if request.model is not None else convolving()
-    # Measure starts after the hosts above have ended, because they would compete with the new processes.
+    # Measure starts after the hosts of `rig` have ended, because they would compete with the new processes.
     say("start-up")
     starts = starting(info.executable, small, effort.starts, spec)
     say("recovery")
@@ -357,7 +357,7 @@ def starting(
         python: the interpreter.
         subject: the model.
         rounds: number of reported turns.
-        spec: session for the process without the bridge. If given, the start of an application is not measured.
+        spec: session for the process without the bridge; the start of an application is then not measured.
             ``None``: all sessions run on the CPU with all defaults, including ONNX Runtime's number of threads.
     """
     subject = dataclasses.replace(subject, threads=0)
@@ -419,7 +419,7 @@ def _first_output_s(command: list[str]) -> float:
     """Return the seconds from the start of a process to its first output; kill it after `TIMEOUT_S`."""
     begin = time.perf_counter()
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    # Apply the timeout in another thread, because the read below has none. It also covers the end of the process.
+    # Apply the timeout in another thread: `read` has none. The timer also limits the wait for the process to end.
     timer = threading.Timer(TIMEOUT_S, child.kill)
     timer.daemon = True
     with child:

@@ -116,7 +116,7 @@ def clear(
 
 
 def _gather(keys: Sequence[str] = ()) -> tuple[Store, CacheFacts]:
-    """Return this environment's cache and its contents; with `keys` only the matching contents."""
+    """Return the configured cache and its contents; with `keys` only the matching contents."""
     from qnnbridge_host.cache.store import Store
     from qnnbridge_protocol.settings import cache_settings
     from qnnbridge_tools.cache import entries

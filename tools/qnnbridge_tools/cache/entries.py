@@ -1,4 +1,4 @@
-"""Read, check and remove the contents of the cache: entries, entries set aside, notes on skipped models.
+"""Read, check and remove the cache's contents: entries, damaged entries, notes on models not compiled again.
 
 Reading changes nothing. Entries are removed under their lock, and never while in use. Results can be printed as
 text or JSON.
@@ -268,13 +268,13 @@ def clear(store: Store, facts: CacheFacts, *, everything: bool) -> Removed:
     notes = NegativeEntries(store.root)
     left_alone = sum(notes.remove(note.key) for note in facts.left_alone)
     verdicts = Verdicts(store.root)
-    # Remove the results of comparisons with the CPU too: `evict` keeps them. `everything` below also removes the
-    # results for models without an entry.
+    # Remove the results of comparisons with the CPU too, because `evict` keeps them. With `everything`, all results
+    # are removed, including those of models without an entry.
     for entry in facts.entries:
         verdicts.remove(entry.key)
     leftovers = store.sweep() if everything else 0
     if everything:
-        # Clear file hashes and rewritten copies only here, because they cannot be assigned to single entries.
+        # Clear the rest only with `everything`: file hashes and rewritten copies do not belong to single entries.
         verdicts.clear()
         OptimizerChoices(store.root).clear()
         notes.clear()

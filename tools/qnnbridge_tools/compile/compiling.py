@@ -188,7 +188,7 @@ def _options(request: CompileRequest) -> dict[str, Any]:
     if request.host_python is not None:
         from qnnbridge import Host
 
-        # This host is never started: each compilation runs in a separate host with the same settings.
+        # This host is never started: each compilation runs in a separate host with the settings of this host.
         options["host"] = Host(python=request.host_python)
     return options
 

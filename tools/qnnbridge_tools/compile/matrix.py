@@ -313,7 +313,7 @@ def compile_bundle(
     ).results
 
 
-# --- jobs on an existing Dask cluster, with its `concurrent.futures` executor: the extra ``qnnbridge[cluster]`` ---
+# --- jobs on an existing Dask cluster, through its `concurrent.futures` executor (``qnnbridge[cluster]``) ---
 #
 # Models and results are transferred as bytes, so no shared folder is needed; a model with separate files must be at
 # the same path on the worker. A worker compiles and validates in a temporary folder; the results are moved to their
@@ -369,7 +369,7 @@ def executor_of(address: str) -> Iterator[Executor]:
             fix=install_command("cluster", python=sys.executable),
         ) from None
     try:
-        # Do not become Dask's default client, because the application may have one.
+        # Do not make this client Dask's default, because the application may have a default client.
         client = distributed.Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError, TypeError) as error:
         raise CompileFailed(

@@ -120,7 +120,7 @@ class DemoResult:
 
     @property
     def largest_difference(self) -> float | None:
-        """Largest difference between the probabilities of the two providers for "upside down"."""
+        """Largest difference between QNN and the CPU in the probability that a line is upside down."""
         if self.qnn is None:
             return None
         return max(abs(_turned(q) - _turned(c)) for q, c in zip(self.qnn.answers, self.cpu.answers, strict=True))
@@ -170,7 +170,7 @@ def _turned(answer: LineAnswer) -> float:
 # A text line is drawn with half-block characters, two pixels per character cell.
 
 GLYPHS = " ▀▄█"
-SCALE = 3  # Image pixels per pixel of the preview, in both directions.
+SCALE = 3  # Width and height in image pixels of one pixel of the preview.
 _INK_SHARE = 0.4  # Minimum contrast of ink to the paper, as a share of the highest contrast.
 
 
@@ -199,7 +199,7 @@ PREVIEW_COLUMNS = 68
 
 
 def print_question() -> None:
-    """Print the question before the work, which takes seconds on the simulator."""
+    """Print the question about the lines. Call this before `compute`, which takes seconds on the simulator."""
     print("Which way up is each line of text? (text-direction classifier of PaddleOCR)\n", flush=True)
 
 

@@ -124,7 +124,7 @@ def survey(machine: Machine, order: SurveyOptions) -> Facts:
     hosted = part("host", HostFacts(), host.survey_host, machine, order.host_python, found, complete=complete)
     # If application and host use the same environment, examine its libraries only once.
     own = hosted.packages if hosted.answer and _sees_the_same(machine, running, hosted.answer) else None
-    # Do not hash the application's libraries: QNN does not run from them.
+    # Do not hash the application's libraries: QNN is loaded by the host, not by the application.
     application = own or part("packages", Packages(), packages.survey_packages, machine, running, complete=False)
     # Folders whose QNN libraries may be on a search path and are not reported as foreign.
     folders = (
@@ -292,7 +292,7 @@ def read_snapshot(path: Path) -> Facts:
             )
         return decode_facts(document.get("facts"))
     except (ValueError, RecursionError) as error:
-        # Re-raise our own error. `json` raises RecursionError for deeply nested documents.
+        # Re-raise an `OptionError`. Convert other errors, such as RecursionError for deeply nested JSON.
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{path} is not a snapshot of the doctor.", cause=f"{error}.", fix=_WRITE_ONE) from None
@@ -404,7 +404,7 @@ def verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
         first = findings[0]
         if first.code.startswith("model."):
             return f"This model cannot be used on QNN without changes, because {first.title}."
-        # A computer without an Arm processor has no NPU, so mention QNN, which runs in its simulator, instead.
+        # Without an Arm processor there is no NPU, but QNN can run in the simulator: replace "The NPU" by "QNN".
         effect = first.effect.value if facts.is_arm else first.effect.value.replace("The NPU", "QNN")
         return f"{effect}, because {first.title}."
     well = _what_works(facts)
@@ -435,7 +435,7 @@ def _tempered(found: Finding, facts: Facts) -> Finding | None:
         found = dataclasses.replace(found, notes=(*found.notes, note))
         # Without a probe it is unknown whether the release works, so the finding must not block.
         if probe is None or probe.skipped:
-            # Suggest a probe, because replacing the release by a known one could remove a release that works.
+            # Suggest a probe instead of a known release, because the installed release may work.
             see = Remedy("Find out with a live probe whether the release works.", ("qnnbridge doctor",))
             found = dataclasses.replace(found, severity=Severity.DEGRADED, remedy=see)
         return found

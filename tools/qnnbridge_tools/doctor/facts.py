@@ -131,7 +131,7 @@ class QnnFile:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QnnSet:
-    """The QNN libraries in one folder. sdk: version of the backend, or of another library if that is unknown."""
+    """The QNN libraries in one folder. sdk: version of the backend; if unknown, of another library."""
 
     folder: str
     files: tuple[QnnFile, ...]
@@ -184,7 +184,7 @@ class Packages:
 
     @property
     def qnn_sdk(self) -> str | None:
-        """QNN version that would be loaded: from its libraries, or else from the package."""
+        """Version of the QNN that would be loaded, as the libraries or else the package report it."""
         return (self.loaded_set.sdk if self.loaded_set else None) or self.plugin_sdk
 
     @property

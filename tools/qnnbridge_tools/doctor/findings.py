@@ -143,7 +143,7 @@ class SubjectCheck:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Problem:
-    """Entry of the catalogue. hides: prefixes of the codes of its consequences."""
+    """Entry of the catalogue. hides: code prefixes of the findings that are consequences of this problem."""
 
     severity: Severity
     why: str
@@ -219,8 +219,8 @@ _MORE: Final = "(shortened: qnnbridge doctor --json shows everything)"
 
 
 class Detail(enum.IntEnum):
-    """Level of detail of a finding: its code (CODE), title and commands (LINE), these with the fix's text and some
-    evidence (SHORT), or everything (FULL).
+    """Level of detail of a finding. CODE: only the code. LINE: title and commands. SHORT: also the fix's text and
+    some evidence. FULL: everything.
     """
 
     CODE = 0
@@ -359,7 +359,7 @@ def _cut(text: str, width: int) -> str:
     """Shorten a line in the middle, because the two ends of a path are the most informative."""
     if len(text) <= width:
         return text
-    # " ... " between the halves needs five characters.
+    # Subtract the five characters of " ... ", which joins the two halves.
     half = (width - 5) // 2
     return f"{text[: width - 5 - half]} ... {text[-half:]}"
 

@@ -86,7 +86,7 @@ def unset_variable(facts: Facts, name: str) -> Lines:
 
 
 QNN: Final = "onnxruntime-qnn"
-# Name of an SDK that was found in Qualcomm's default folder.
+# Name in the report of an SDK in Qualcomm's default folder; other SDKs have the name of a variable.
 DEFAULT_FOLDER: Final = "default folder"
 PLAIN_FOLDER: Final = r"C:\qnnbridge\host"
 SETUP_HOST: Final = "qnnbridge setup"
@@ -222,7 +222,7 @@ def known_reasons(facts: Facts) -> dict[str, Reason]:
     if packages is None or machine is None or version is None or release is None:
         return {}
     try:
-        # Apply the faults of version ranges to the installed version, which the table may not contain.
+        # Known faults apply to version ranges, so look them up even if the table does not contain the version.
         release = dataclasses.replace(release, version=version)
         # A 1.x release is a complete onnxruntime, so the version of plain onnxruntime does not matter.
         ort = packages.version("onnxruntime") if not is_1x(version) else None
@@ -244,7 +244,7 @@ def ort_requirement(facts: Facts, version: str, *, only_tried: bool = False) -> 
         bounds = ort_bounds(dataclasses.replace(release, version=version)) if release else ""
     except ValueError:  # the version cannot be parsed: let pip use the package's metadata
         bounds = ""
-    # Do not add this upper bound if the metadata or a known fault already sets a stricter one.
+    # Add the newest tested version as the upper bound, unless the metadata or a known fault sets a bound.
     if only_tried and not bounds.startswith("==") and "<" not in bounds:
         bounds = f"{bounds},<={NEWEST_ORT_TRIED}".lstrip(",")
     return f"onnxruntime{bounds}"
@@ -268,8 +268,8 @@ def is_unknown_release(facts: Facts) -> bool:
 def unknown_packages(facts: Facts) -> dict[str, str]:
     """Return the host's onnxruntime and onnxruntime-qnn if they are not in the table or were not tried.
 
-    The values describe the position relative to the table ("newer than this table"). An unknown package may work or
-    not.
+    The values describe the position relative to the table ("newer than this table"). An unknown package may or may
+    not work.
     """
     from qnnbridge_host.model.releases import STANDING_WORDS, standing, standing_of
 
@@ -300,12 +300,12 @@ def pip(facts: Facts, *arguments: str, path: str | None = None) -> Lines:
 
 
 def by_pip(facts: Facts, argument: str, words: str = "") -> Remedy:
-    """Return a fix that calls the host's pip once, or one that creates an environment if pip refuses to install."""
+    """Return a fix that runs one pip command in the host, or creates an environment if pip refuses to install."""
     return own_environment(facts) if is_managed(facts) else Remedy(words, pip(facts, argument))
 
 
 def is_managed(facts: Facts, path: str | None = None) -> bool:
-    """Return whether pip refuses to install into an interpreter (PEP 668). path: default: the host's."""
+    """Return whether pip refuses to install into an interpreter (PEP 668). path: by default the host's."""
     path = path or facts.host.path
     answer = facts.host.answer if path == facts.host.path else None
     if answer is None and path == facts.application.executable:
@@ -314,7 +314,7 @@ def is_managed(facts: Facts, path: str | None = None) -> bool:
 
 
 def own_environment(facts: Facts) -> Remedy:
-    """Return the fix if pip refuses to install: an environment for the host."""
+    """Return the fix that creates an environment for the host because pip refuses to install."""
     return set_up_host(
         facts,
         "This Python belongs to the system, and pip must not install into it. Create an environment for the host.",
@@ -345,7 +345,7 @@ def install_version(
 
 
 def install_known(facts: Facts, words: str) -> Remedy:
-    """Return the fix that installs the newest fitting release with an onnxruntime that was tried."""
+    """Return the fix that installs the newest fitting release and a tested version of onnxruntime."""
     return install_version(facts, fitting_version(facts), words=words, only_tried=True)
 
 
@@ -409,7 +409,7 @@ def install_qnnbridge(facts: Facts, words: str = "") -> Remedy:
 
 
 def host_packages(facts: Facts, path: str | None = None) -> Remedy:
-    """Return the fix that installs all packages of a host, with the fitting release. path: default: the host's."""
+    """Return the fix that installs a host's packages, with the fitting release. path: by default the host's."""
     from qnnbridge_tools.versions.packages import Source, requirements
 
     version = fitting_version(facts, python_of(facts, path) if path else None)
@@ -443,7 +443,7 @@ def set_up_host(facts: Facts, words: str = "") -> Remedy:
     pythons = _pythons(facts)
     sentences = [words] if words else []
     if not any(fitting_version(facts, python) for python in pythons):
-        # A different Python would not help: the driver or the chip excludes every release.
+        # Suggest no other Python: the driver or the chip excludes every release even with the usual Python.
         if facts.is_windows and facts.is_arm and fitting_version(facts, USUAL_PYTHON) is None:
             return nothing_fits(facts)
         if pythons and not words:

@@ -194,8 +194,8 @@ def expanded(machine: Machine, path: str) -> str:
 
 
 def path_folders(text: str, system: str) -> list[str]:
-    """Return the folders of a PATH without duplicates, and without relative entries, which depend on the
-    process.
+    """Return the folders of a PATH without duplicates, and without relative entries, which depend on the working
+    folder of the process.
     """
     separator = ";" if system == "Windows" else ":"
     # Windows allows quotes around an entry.
@@ -226,7 +226,7 @@ _APP_ALIAS_TAG: Final = 0x8000001B  # IO_REPARSE_TAG_APPEXECLINK
 
 
 class RealMachine:
-    """This computer, as a `Machine`. Not thread-safe."""
+    """Implementation of `Machine` for this computer. Not thread-safe."""
 
     def __init__(self) -> None:
         from qnnbridge_os.processes import native_machine
@@ -280,7 +280,7 @@ class RealMachine:
             status = os.lstat(path)
         except (OSError, ValueError):
             return False
-        # The attribute `st_reparse_tag` exists only on Windows.
+        # Store aliases are reparse points with this tag. `st_reparse_tag` exists only on Windows.
         return getattr(status, "st_reparse_tag", 0) == _APP_ALIAS_TAG or (
             status.st_size == 0 and "windowsapps" in path.lower()
         )
@@ -317,7 +317,7 @@ class RealMachine:
 
     def cache(self, folder: str) -> CacheContents:
         if not os.path.isdir(folder):
-            return CacheContents()  # without a cache, the modules below need not be imported
+            return CacheContents()  # without a cache, do not import the cache modules
         from pathlib import Path
 
         from qnnbridge_host.cache.store import Store, total_bytes
@@ -405,7 +405,7 @@ class RealMachine:
 
 
 def _asked(otherwise: T, ask: Callable[..., T], *given: Any, **more: Any) -> T:
-    """Call a function of the system; return `otherwise` if it fails, or a path contains NUL (`ValueError`)."""
+    """Call a function that queries the system; return `otherwise` if it fails (`ValueError`: NUL in a path)."""
     try:
         return ask(*given, **more)
     except (OSError, ValueError):
@@ -483,8 +483,8 @@ _JOB_KILL_ON_CLOSE: Final = 0x2000
 
 
 def ends_with_job(flags: int | None) -> bool:
-    """Return whether a Windows job with these limits ends all processes started in it, and none of these can leave
-    it.
+    """Return whether a Windows job with these limits ends all of its processes when it is closed, and its processes
+    cannot leave it.
     """
     # With JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE, closing the job's last handle ends all of its processes. New
     # processes can leave the job only if a breakaway flag is set; Windows Terminal's job has none
@@ -539,7 +539,7 @@ def _ask_daemon(found: Discovery, folder: str, dies_with_us: bool) -> DaemonFact
 # Windows libraries contain a version resource. QNN's Linux libraries contain their build id as text,
 # v2.51.0.2609..., anywhere in the file; searching it takes 0.1 s for the largest library.
 
-_RESOURCES: Final = 2  # index of the resource directory
+_RESOURCES: Final = 2  # index of the resource table in the data directories of a PE file
 _VERSION_RESOURCE: Final = 16  # RT_VERSION
 _SUBDIRECTORY: Final = 0x80000000
 _MAX_RESOURCE_BYTES: Final = 1 << 20

@@ -35,7 +35,7 @@ def describe() -> "dict[str, object]":  # quoted, because older Pythons cannot e
         # Use numbers, because the version's text may end in "rc1" or "+".
         "version_info": list(sys.version_info[:3]),
         "implementation": sys.implementation.name,
-        # Free-threaded Pythons cannot load common wheels.
+        # Free-threaded Pythons cannot load wheels that were built for Pythons with the GIL.
         "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
         # Debian has venv without ensurepip until python3-venv is installed.
         "has_venv": all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")),

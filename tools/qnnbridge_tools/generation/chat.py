@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """Choice of the next token; ``None`` for the model's configuration."""
+    """Options for choosing the next token; ``None`` uses the value of the model's configuration."""
 
     temperature: Annotated[
         float | None,
@@ -118,7 +118,7 @@ LOOK_S: Final = 0.1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answered:
-    """Figures of the last answer."""
+    """Timing, numbers of tokens and finish reason of the last answer."""
 
     pace: Pace
     prompt_tokens: int

@@ -79,7 +79,7 @@ THOROUGH: Final = BenchLength(64, 128, 5)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Paces:
-    """Speed with the bridge or without it, by round.
+    """Speed of each round, with or without the bridge.
 
     Args:
         first_s: seconds to the first token; ``None`` for an answer without tokens.
@@ -94,7 +94,7 @@ class Paces:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MeasuredPaces:
-    """All results.
+    """Results of `bench --llm`.
 
     Args:
         info: information about the model.
@@ -129,7 +129,7 @@ def perform(
         prompt, tokens = _fitting(model, effort)
         ways: dict[str, list[Any]] = {BRIDGE: [], DIRECT: []}
         problem: str | None = None
-        # The process without the bridge loads the model with its first question, which is in the uncounted
+        # The process without the bridge loads the model at its first request, which belongs to the uncounted
         # first round.
         with DirectProcess(find_host(host_python).path, str(Path(__file__).with_name("in_process.py"))) as direct:
             for number in range(effort.rounds + 1):  # The first round is a warm-up.
@@ -179,7 +179,7 @@ def _answer(model: Model, prompt: list[int], tokens: int) -> tuple[Pace, list[in
 
 
 def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace, list[int]], str | None]:
-    """Query the process without the bridge. Return its answer, and the reason if the answer has no figures."""
+    """Query the process without the bridge. Return (speed, tokens) and the error, if the request failed."""
     try:
         result = direct.ask(question)
     except BridgeError as error:
@@ -187,7 +187,7 @@ def _asked(direct: DirectProcess, question: dict[str, Any]) -> tuple[tuple[Pace,
     if "error" in result:
         return (Pace(), []), str(result["error"])
     came_s = result["came_s"] or [None]
-    # The process's times are relative to the start of its answer.
+    # The times from the process are relative to the start of its answer, so `Pace` starts at 0.
     return (Pace(0.0, came_s[0], came_s[-1], len(result["tokens"])), result["tokens"]), None
 
 

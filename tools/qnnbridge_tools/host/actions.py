@@ -136,7 +136,7 @@ def metrics() -> None:
 
     with link.reach() as daemon:
         text = metrics_text(daemon.status(), os.getpid())
-    # Flush the printed text before writing bytes below.
+    # Flush the text layer before writing to the buffer under it.
     sys.stdout.flush()
     # Write bytes, because the format requires UTF-8 with line feeds on every system.
     sys.stdout.buffer.write(text.encode())

@@ -335,7 +335,7 @@ _MODEL_COLUMNS: Final[tuple[tuple[str, Callable[[ModelFigures], str]], ...]] = (
     ("p90", lambda one: milliseconds(one.latency_ms.p90)),
     ("p99", lambda one: milliseconds(one.latency_ms.p99)),
     ("errors", lambda one: str(one.errors)),
-    # 0 means that the figure is missing, because opening a session never takes 0 ms.
+    # Treat 0 as a missing value: opening a session never takes 0 ms.
     ("opened in", lambda one: milliseconds(one.opened_ms or None)),
 )
 CLIENT_HEADERS: Final = tuple(header for header, _ in _CLIENT_COLUMNS)

@@ -1,6 +1,6 @@
 """The daemon's figures as metric families of the prometheus library, and their text in OpenMetrics format.
 
-The suffix of each sample name follows from the type of its family, as parsers require.
+The suffix of a sample name depends on the type of its family, as parsers require.
 """
 
 from __future__ import annotations

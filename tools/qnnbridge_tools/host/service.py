@@ -1,4 +1,4 @@
-"""`qnnbridge host service`: write a service file with which the system starts and watches the daemon.
+"""`qnnbridge host service`: write a service file, with which the system starts and restarts the daemon.
 
 The file is a systemd user unit, or a task for Windows Task Scheduler. Printed tasks are ASCII without an encoding
 declaration, so that they are well-formed in any shell's encoding; task files are UTF-16 with a byte order mark,
@@ -130,7 +130,7 @@ def task_file(service: ServiceCommand) -> bytes:
 
 
 def task_instructions(path: str = "") -> str:
-    """Return instructions for the file.
+    """Return instructions to register the task.
 
     Args:
         path: path of the file; empty if it was printed.
@@ -237,7 +237,7 @@ def unit_text(service: ServiceCommand, another_runs_code: int) -> str:
 
 
 def unit_instructions(path: str = "") -> str:
-    """Return instructions for the file.
+    """Return instructions to enable the unit.
 
     Args:
         path: path of the file; empty if it was printed.

@@ -109,7 +109,7 @@ Judge = Callable[[ModelScan, Callable[[EpContextNode], "BlobFacts | None"]], "tu
 
 
 def judge_for(host: HostTraits | None) -> Judge:
-    """Return a function that judges compiled models for a host. Without a host it refuses all of them."""
+    """Return a function that decides whether a compiled model runs on the host; without a host none does."""
 
     def judge(
         scan: ModelScan, header_of: Callable[[EpContextNode], BlobFacts | None]
@@ -209,7 +209,7 @@ def base_of(name: str) -> str:
 
 
 def beside(repository: HubRepository, model: str) -> list[str]:
-    """Return tokenizers, configurations and licences in the model's folder and those above it."""
+    """Return tokenizers, configurations and licences in the model's folder and its parent folders."""
     folder = posixpath.dirname(model)
     above = {folder}
     while folder:

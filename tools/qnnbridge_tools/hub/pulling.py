@@ -208,7 +208,7 @@ def _fetch(
     with library.locked(folder, on_wait=say):
         record = library.read_record(folder)
         if record is not None:
-            # Compare commit and model: on Windows, names that differ only in case refer to one folder.
+            # Compare commit and model too: on Windows, models whose names differ only in case have the same folder.
             if (record.commit, record.candidate) == (repository.commit, candidate.name):
                 return _result(folder, record, is_new=False)
             raise OptionError(
@@ -226,7 +226,7 @@ def _fetch(
                     names = _unpacked(repository, candidate, stage)
                 entry, kind, why = _checked(stage, names, candidate, request, host)
             except (_Unfit, OptionError):
-                # Remove the staging folder, because no later pull can continue this download.
+                # Remove the staging folder: its model was refused, so no later pull continues the download.
                 shutil.rmtree(stage)
                 raise
             except (PullFailed, OSError):

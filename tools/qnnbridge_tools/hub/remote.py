@@ -252,7 +252,7 @@ class Hub:
         except self._network as error:
             raise _unreachable(self.endpoint, error, file) from None
         except OSError as error:
-            # If bytes are missing, huggingface_hub raises a plain OSError.
+            # huggingface_hub raises this OSError if a download is too short: treat it as a network error.
             if error.errno is None and "Consistency check" in str(error):
                 raise _unreachable(self.endpoint, error, file) from None
             raise

@@ -49,7 +49,7 @@ _LINUX: Final[Mapping[str, _Target]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BroughtPython:
-    """Python to download, or one that an earlier set-up downloaded, for which `commands` is empty.
+    """A Python to download, or a Python that an earlier set-up downloaded (`commands` is then empty).
 
     Args:
         by: Name of the program that downloads it, as messages show it.

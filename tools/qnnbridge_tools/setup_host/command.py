@@ -33,7 +33,7 @@ ALREADY = "Already set up"
 
 
 class Purpose(enum.Enum):
-    """The action on an existing host."""
+    """What `setup` does with an existing host."""
 
     SET_UP = "set-up"
     UPGRADE = "--upgrade"

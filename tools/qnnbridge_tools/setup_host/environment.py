@@ -155,7 +155,7 @@ class NewEnvironment:
         return self
 
     def keep(self) -> None:
-        """Mark the environment as complete."""
+        """Mark the environment as complete, so that it is kept when the block ends."""
         (self.folder / MARKER).unlink()
         self._kept = True
 
@@ -203,7 +203,7 @@ def remove_marked(folder: Path) -> None:
 def put_aside(folder: Path) -> Path:
     """Rename the environment, so that `recover` can restore it. Return its new path."""
     old = old_folder(folder)
-    # Windows refuses to rename a folder from which a running program was started.
+    # Explain the error: Windows refuses to rename a folder from which a running program was started.
     try:
         folder.rename(old)
     except OSError as error:

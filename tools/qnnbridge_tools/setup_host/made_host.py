@@ -193,7 +193,7 @@ def _config_without(host: MadeHost) -> str:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a folder, if it exists.
+    """Remove a folder of a host, if it exists.
 
     If the removal fails, the remaining files are marked, so that the next removal finds them.
     """

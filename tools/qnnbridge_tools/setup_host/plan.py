@@ -416,7 +416,7 @@ def _no_interpreter(surroundings: Surroundings, looked_at: Sequence[str]) -> Hos
 
 
 def _check_path(folder: Path, surroundings: Surroundings) -> None:
-    """Raise `OptionError` for a path outside of ASCII: QNN opens its files by names in the system's code page."""
+    """Raise `OptionError` for a path that is not ASCII: QNN opens files by names in the system's code page."""
     if surroundings.is_windows and not str(folder).isascii():
         raise OptionError(
             f"The path of the folder {folder} has characters outside of ASCII, so QNN cannot open files there.",
@@ -472,7 +472,7 @@ def read_config(file: Path) -> str:
 def _engine_settings(
     options: SetupOptions, engine: EngineName, before: str
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Return the settings of the engine under ``[host]`` that change: the old and the new value by name."""
+    """Return the settings under ``[host]`` that select the engine and change: (old, new) value by name."""
     try:
         host = parsed_toml(before).get("host")
     except ValueError:  # `with_host` raises the error of an invalid file
@@ -484,7 +484,7 @@ def _engine_settings(
     if engine == "folder":
         new["ep_path"] = os.path.abspath(os.path.expanduser(str(options.ep_path)))
     elif engine == "wheel" and old.get("engine") in (None, "auto", "wheel"):
-        new["engine"] = old.get("engine")  # keep the setting: the wheel is the default
+        new["engine"] = old.get("engine")  # keep the old setting: None, "auto" and "wheel" all select the wheel
     return {name: (old.get(name), new[name]) for name in new if old.get(name) != new[name]}
 
 

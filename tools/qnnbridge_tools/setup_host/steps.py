@@ -291,7 +291,7 @@ def setup_environment(base: Mapping[str, str]) -> dict[str, str]:
         for name, value in base.items()
         if name.upper() not in DROPPED
         and name.upper() not in _PIP_PLACES
-        # "_CE_" begins further variables of conda.
+        # Conda also sets variables with the prefix "_CE_".
         and not name.upper().startswith(("PYTHON", "CONDA_", "_CE_"))
     } | {"PYTHONUTF8": "1", "PYTHONNOUSERSITE": "1", "PYTHONSAFEPATH": "1"}
 

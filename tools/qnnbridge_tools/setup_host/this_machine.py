@@ -55,7 +55,7 @@ class PythonTraits:
 
 
 def ask(python: str) -> PythonTraits | str:
-    """Return the properties of an interpreter, or why it cannot be used, to follow the word "it" in a sentence."""
+    """Return the properties of an interpreter, or why it is unusable, as the rest of a sentence "it ..."."""
     try:
         done = run_interpreter(python, running_interpreter.__file__, timeout_s=ASK_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -207,7 +207,7 @@ def _places(surroundings: Surroundings) -> Iterator[tuple[str, str]]:
 def _judge(
     surroundings: Surroundings, path: str, asker: Callable[[str], PythonTraits | str]
 ) -> BaseCandidate | str:
-    """Return the candidate, or why the interpreter cannot be a base, as a text that completes "it ..."."""
+    """Return the candidate, or why the interpreter cannot be a base, as the rest of a sentence "it ..."."""
     try:
         # Read the machine type from the file's header, so that no emulated program is started on Windows.
         problem = surroundings.why_not_machine(interpreter_machine(path))
@@ -288,7 +288,7 @@ def machine_of(given: MachineOptions) -> HostMachine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NpuTraits:
-    """QNN version of the NPU's driver and its Hexagon version; ``None`` if unknown."""
+    """QNN version of the NPU's driver, and the NPU's Hexagon version; ``None`` if unknown."""
 
     system_sdk: str | None = None
     hexagon: int | None = None
@@ -313,7 +313,7 @@ def driver_facts() -> NpuTraits:
 
 
 def _other_platform(machine: HostMachine, platform: str) -> HostMachine:
-    """Return the machine for another platform: this computer for x64 Python on Arm, else a different computer."""
+    """Return the machine for another platform: this computer with x64 Python on Arm, else another computer."""
     asked = HostMachine(read_platform(platform))
     if machine.computer == "ARM64" and asked.platform == "win_amd64":
         # The Python version is unknown, because the host would not run in the running interpreter.

@@ -21,7 +21,7 @@ from qnnbridge_protocol.errors import OptionError
 
 Platform = Literal["win_arm64", "win_amd64", "win32", "linux_x86_64", "linux_aarch64"]
 
-# Processor that an interpreter of the platform was built for.
+# Machine type of the interpreters for each platform of wheels.
 PLATFORM_MACHINES: Final[dict[Platform, str]] = {
     "win_arm64": "ARM64",
     "win_amd64": "x64",
@@ -212,9 +212,9 @@ def _uses_an_npu(release: Release, machine: HostMachine) -> bool:
 
 
 KNOWN_FAULTS: Final = (
-    # Measured: 2.1.0, 2.1.1, 2.2.0 and 2.3.0 with onnxruntime 1.24.2 to 1.31.1, 2.3.0 also with 1.32.0; 2.4.0 to
-    # 2.7.0 work with all of these. On Windows ARM64 (tests/labs/windows_arm64_wheels.json) 2.0.0 to 2.3.0 work with
-    # 1.24.4 and fail with 1.32.0.
+    # Measured with onnxruntime 1.24.2 to 1.31.1: 2.1.0, 2.1.1, 2.2.0 and 2.3.0 fail with 1.28 and later (2.3.0 also
+    # with 1.32.0); 2.4.0 to 2.7.0 work with all of these. On Windows ARM64 (tests/labs/windows_arm64_wheels.json)
+    # 2.0.0 to 2.3.0 work with 1.24.4 and fail with 1.32.0.
     KnownFault(
         ">=2,<2.4",
         Reason(
@@ -237,7 +237,7 @@ KNOWN_FAULTS: Final = (
         ),
         _with_ort_before_plugins,
     ),
-    # Known issue in the release notes of 2.2 and 2.3; seen in platform_loader.py of the wheels.
+    # The release notes of 2.2 and 2.3 list this issue; platform_loader.py in the wheels shows the cause.
     KnownFault(
         ">=2",
         Reason(
@@ -249,7 +249,7 @@ KNOWN_FAULTS: Final = (
         ),
         _picks_the_simulator,
     ),
-    # Reported by a user with system SDK 2.40; 1.23.x worked on the same computer.
+    # A user with system SDK 2.40 reported this error; 1.23.x worked on the same computer.
     KnownFault(
         "==1.22.0",
         Reason(
@@ -434,7 +434,7 @@ def _check_emulated(release: Release) -> Iterator[Reason]:
 
 def _check_chip(release: Release, machine: HostMachine) -> Iterator[Reason]:
     stubs = release.stubs
-    # `_check_libraries` judges a set without stubs.
+    # Skip a set without stubs, which `_check_libraries` checks.
     if not (machine.has_npu and machine.hexagon is not None and stubs) or machine.hexagon in stubs:
         return
     if machine.hexagon > max(stubs):

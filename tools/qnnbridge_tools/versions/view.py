@@ -47,7 +47,7 @@ PIPED_COLUMNS: Final = 80
 
 _MARKS = {"works": "works", "doubtful": "maybe", "refused": "no"}
 _HEADERS = ("", "version", "QNN SDK", "NPUs V", "Python", "onnxruntime", "why")
-# Short labels of reasons in the table, if the code itself is not suitable; explained once below the table.
+# Short labels for the table, for reasons whose code is unsuitable. Lines below the table explain the labels.
 _LABELS = {
     "no-wheel-for-python": "no wheel",
     "no-libraries": "no QNN inside",
@@ -99,7 +99,7 @@ def genai_text() -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstalledPackage:
-    """A package of the running Python, and its position relative to the table, which ends with `newest`."""
+    """A package of the running Python, and how its version relates to the table, which ends with `newest`."""
 
     name: str
     version: str
@@ -205,7 +205,7 @@ def _explanations(machine: HostMachine, rows: Sequence[Judgement]) -> Iterator[s
     for code, same in reasons.items():
         texts = {reason.text for reason in same}
         text = same[0].text if len(texts) == 1 else _general(code, machine) or same[0].text
-        # A fix with numbers of one release would be wrong for the others.
+        # Omit a fix that differs between releases: the version numbers of one release are wrong for the others.
         fixes = {reason.fix for reason in same}
         fix = f" {fixes.pop()}" if len(fixes) == 1 and None not in fixes else ""
         yield paragraph(f"{label_of(code)}: {text}.{fix}")
@@ -226,7 +226,7 @@ def _general(code: str, machine: HostMachine) -> str | None:
 
 
 def _deciding(one: Judgement) -> list[Reason]:
-    """Return a list of only the worst reason, or an empty list.
+    """Return a list that contains only the worst reason, or an empty list if there are only notes.
 
     Notes, e.g. about the simulator, are left out, because they are shown for the best release only.
     """
@@ -266,7 +266,7 @@ def advice(machine: HostMachine) -> str:
 
 
 def machine_pairs(machine: HostMachine) -> list[tuple[str, str]]:
-    # An unknown value refuses no release, so it is shown to the user.
+    # Show that a value is unknown, because no release is refused for an unknown value.
     unknown = "unknown, so it refuses no release"
     pairs = [
         ("host", machine.platform + (" (emulated on an Arm computer)" if machine.is_emulated else "")),

@@ -248,7 +248,7 @@ _ENABLE_DEVICE: Final = (
     # Use 0 instead of $false, which PowerShell would expand within double quotes.
     'powershell -Command "Get-PnpDevice -Class ComputeAccelerator | Enable-PnpDevice -Confirm:0"',
 )
-# Problem numbers of the device manager.
+# Meaning of the device manager's problem codes, to continue a sentence about the device.
 _PROBLEMS: Final = {
     1: "it is not configured correctly",
     3: "its driver is damaged, or memory is short",

@@ -91,7 +91,7 @@ def survey_unknown_variables(machine: Machine) -> tuple[str, ...]:
 
 
 def survey_unusable_values(machine: Machine) -> tuple[str, ...]:
-    """Describe the cache's environment variables that have invalid values."""
+    """Describe environment variables that configure the cache and have invalid values."""
     from qnnbridge_protocol.settings import cache_settings
 
     return cache_settings(machine.environ).problems
@@ -116,7 +116,7 @@ def survey_places(
 
 
 def state_folder(machine: Machine) -> str:
-    """Return the folder of the state."""
+    """Return the folder of the quarantine and the crash reports."""
     named = machine.environ.get("QNNBRIDGE_STATE_DIR")
     return expanded(machine, named) if named else folder_of(machine, "XDG_STATE_HOME", (".local", "state"))
 
@@ -158,8 +158,8 @@ def survey_vc_runtime(machine: Machine, host: PythonReport | None) -> tuple[str,
 
 
 PREFIX: Final = "QNNBRIDGE_"
-# Minimum similarity of a misspelt name to the right name: one or two wrong letters give more, and the different
-# names CACHE_SIZE and CACHE_DIR give 0.74.
+# Minimum similarity of a misspelt name to the right name. Names with one or two wrong letters are above this
+# value; the different names CACHE_SIZE and CACHE_DIR have a similarity of 0.74.
 _CLOSE: Final = 0.8
 
 
@@ -209,7 +209,7 @@ def _close_name(name: str) -> str | None:
 
 
 def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
-    """Return the fix that removes a variable. words: beginning of its text."""
+    """Return the fix that removes a variable. words: beginning of the fix's text."""
     if facts.is_windows:
         words += (
             "; then open a new window. (If it is set for all users, run this as administrator, with 'Machine' "
@@ -223,8 +223,8 @@ def removal(facts: Facts, name: str, words: str = "Remove it") -> Remedy:
 ENVIRONMENT_CHECK = SubjectCheck("environment", find_variables)
 
 
-# Longest path in characters that is not reported. It is below the limit of Windows for a file, 260, and the
-# driver's limit for the path of a process.
+# Maximum length of a path in characters; longer paths are reported. The value is below Windows' limit for a file
+# (260) and the driver's limit for the path of a process.
 LONGEST_PROGRAM: Final = 200
 LEAST_FREE_BYTES: Final = 500 << 20
 _FOLDER_VARIABLES: Final = {"cache": "QNNBRIDGE_CACHE_DIR", "state": "QNNBRIDGE_STATE_DIR"}

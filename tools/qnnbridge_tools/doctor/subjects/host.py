@@ -96,7 +96,7 @@ def examine(machine: Machine, candidate: RegisteredInterpreter, source: str) -> 
 
 
 def why_not_machine(machine: Machine, found: str | None) -> str | None:
-    """Return why a program of a machine type cannot be the host on this computer; ``None`` if it can."""
+    """Return why a program built for the machine type `found` cannot be the host here; ``None`` if it can."""
     if machine.system != "Windows":
         return "it is a Windows program" if found in WINDOWS_MACHINES else None
     if found is None or found not in WINDOWS_MACHINES:
@@ -202,8 +202,8 @@ def _identity(machine: Machine, path: str) -> str:
 
 
 def _version_by_name(machine: Machine, path: str) -> str | None:
-    """Return the version in the file name, such as python3.11, of the program or of the target of its link. Do not
-    start the program.
+    """Return the Python version in the file name of the program or of its link's target, such as python3.11. Do
+    not start the program.
     """
     for name in (path, machine.real_path(path)):
         found = re.match(r"python(\d+\.\d+)", paths_of(machine.system).basename(name))
@@ -233,7 +233,7 @@ def survey_host(
 
 
 def _choose(machine: Machine, explicit: str | None, interpreters: Sequence[Interpreter]) -> HostFacts:
-    # Use the order of `find_host`, so that sessions would use the same interpreter.
+    # Search in the order of `find_host`, so that the doctor examines the interpreter that sessions would use.
     if explicit is not None:
         return _named(machine, explicit, "--host-python")
     named = machine.environ.get(VARIABLE)
@@ -288,7 +288,7 @@ def configuration_path(machine: Machine) -> str:
 
 
 def _configured(machine: Machine) -> str | HostFacts | None:
-    """Return the interpreter of the configuration file, ``None`` without one, or why the file cannot be used."""
+    """Return the interpreter that the configuration file sets, ``None`` if none, or why the file is unusable."""
     path = configuration_path(machine)
     # Read at most 64 KiB, because `CONFIG_VARIABLE` may be set to any file.
     text = text_of(machine, path, 1 << 16)
@@ -527,7 +527,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
             *said,
             fix=_fix_path(facts) if named else _REPAIR,
         )
-    # Skip causes that a restart would remove: they apply only to hosts that have loaded models and QNN.
+    # Skip causes that a restart fixes: only hosts that have loaded QNN and a model can have them.
     causes = diagnose(CrashRecord(status, "starting", stderr_tail=death.said, ready=False))
     best = next((one for one in causes if not one.curable), None)
     return finding(

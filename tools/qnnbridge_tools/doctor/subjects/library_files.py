@@ -108,7 +108,7 @@ LOADABLE: Final = {
     "linux-aarch64": {"aarch64"},
 }
 _OF_ONE_BUILD: Final = ("backend", "prepare", "system", "stub")
-# Older chips accept a skel without a catalog.
+# Hexagon versions of older chips, which accept a skel without a signed catalog.
 _UNSIGNED_ARCHS: Final = frozenset({68, 69})
 
 MAX_SEEN: Final = 6

@@ -35,7 +35,7 @@ def survey_measured(machine: Machine) -> tuple[MeasuredFacts, ...]:
 
 
 def _no_finding(_facts: Facts) -> Iterator[Finding]:
-    """Yield nothing: a wrong row is not a fault of this computer, because sessions rewrite it."""
+    """Yield nothing: a wrong row is no fault of this computer, because sessions rewrite the operators."""
     return iter(())
 
 

@@ -1,4 +1,4 @@
-"""Survey and checks of the model given with ``--model``, which QNN must be able to run here, and of
+"""Survey and check the model given with ``--model`` (can QNN run it on this computer?), and check
 onnxruntime-genai.
 """
 
@@ -282,7 +282,7 @@ def healthy(facts: Facts) -> str | None:
 CHECK = SubjectCheck("model", find, healthy)
 
 
-# --- onnxruntime-genai: in the host, and in an application that should use that of the host ---
+# --- onnxruntime-genai: in the host, and in an application that should use the host's copy ---
 
 _LEAST: Final = re.compile(r">=\s*([\d.]+)")
 

@@ -168,7 +168,7 @@ def _wrong_files(machine: Machine, folder: str, record: str | None, hashes: bool
         if size is None:
             yield DamagedFile(name, "missing", expected)
         elif native and size != expected:
-            # For .py files only the existence is checked.
+            # Compare the sizes of libraries only; a .py file is reported only if it is missing.
             yield DamagedFile(name, "size", expected, size)
         elif native and hashes and row[1].startswith("sha256=") and machine.sha256(path) != _hex(row[1][7:]):
             yield DamagedFile(name, "hash", expected, size)
@@ -272,7 +272,7 @@ def fits_python(tag: str, wanted: str) -> bool:
 
 def _half_installed(facts: Facts, packages: Packages) -> Iterator[Finding]:
     for one in packages.distributions:
-        # The host starts without these packages.
+        # Skip these packages, because the host starts without them.
         if one.name in ("onnx", GENAI):
             continue
         missing = [wrong.path for wrong in one.wrong if wrong.what == "missing"]
@@ -305,7 +305,7 @@ def _namespace(facts: Facts, packages: Packages) -> Iterator[Finding]:
             *(f"{one.version} in {one.folder}" for one in copies),
             fix=_once(facts, copies),
         )
-        # If 1.x and 2.x are both installed, the folder of plain onnxruntime contains files of 1.x.
+        # 1.x and onnxruntime, which 2.x needs, are installed in one folder, which contains files of both.
         if any(is_1x(one.version) for one in copies) and not all(is_1x(one.version) for one in copies):
             yield _leftover(facts, packages, f"pip lists both {' and '.join(one.version for one in copies)}")
             return

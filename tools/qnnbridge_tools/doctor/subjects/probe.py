@@ -42,7 +42,7 @@ def run_probe(order: ProbeRequest) -> ProbeResult:
             **os.environ,
             "QNNBRIDGE_STATE_DIR": os.path.join(state, "state"),
             "QNNBRIDGE_CACHE_DIR": os.path.join(state, "cache"),
-            # One thread, because OpenBLAS would start one with buffers for each core when numpy is imported.
+            # Otherwise OpenBLAS starts a thread with buffers for each core when numpy is imported.
             "OPENBLAS_NUM_THREADS": "1",
         }
         return _run(json.dumps(dataclasses.asdict(request)), env, order.timeout_s + GRACE_S)
@@ -65,7 +65,7 @@ def _run(order: str, env: dict[str, str], timeout_s: float) -> ProbeResult:
         child.kill()  # the probe's host then ends, because its standard input is closed
         out, err = child.communicate()
     except BaseException:
-        # Its host writes into the folder that the caller removes now.
+        # Wait for the probe's host to end, because it writes into the folder that the caller removes next.
         signals.end(child)
         raise
     return _read(out.decode("utf-8", "replace"), err.decode("utf-8", "replace"), child.returncode, timed_out)
@@ -213,7 +213,7 @@ def _say(document: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Run the probe of the request on standard input."""
+    """Read a probe request from standard input and run the probe."""
     order = read_document(ProbeRequest, json.loads(sys.stdin.readline()), "order")
     run = ProbeLog()
     try:

@@ -290,7 +290,7 @@ def _chip(facts: Facts) -> Iterator[Finding]:
     loaded = packages.loaded_set if packages else None
     if not facts.is_arm or arch is None or packages is None or loaded is None:
         return
-    # A set without stubs is the simulator's, which `library_files` checks.
+    # A set without stubs belongs to the simulator; `library_files` reports this case.
     known = loaded.archs("stub")
     if not known or arch in known:
         return
@@ -353,7 +353,7 @@ def _foreign(facts: Facts) -> Iterator[Finding]:
     if bundled is None:
         return
     for one in facts.foreign:
-        # The same build on a search path does not conflict.
+        # Ignore libraries of the same build: they do not conflict with the host's QNN.
         if one.version and _same_build(one.version, bundled):
             continue
         code = "files.foreign-on-adsp-path" if one.via == "ADSP_LIBRARY_PATH" else "files.foreign-on-path"
