@@ -95,7 +95,7 @@ class InferenceSession:
 
     @property
     def blocking(self) -> Blocking:
-        """The synchronous session, for calls that return immediately."""
+        """Synchronous session. Use only methods that return immediately: others block the event loop."""
         return self._made
 
     def get_inputs(self) -> list[NodeArg]:

@@ -151,8 +151,8 @@ def as_onnxruntime(error: BridgeError) -> BridgeError:
     """Return the error to raise in the application.
 
     If the application has imported onnxruntime, and onnxruntime has a class with the same name, return an error
-    that is also an instance of that class; otherwise return `error` itself. A pickled copy is only an instance of
-    this package's class.
+    that is also an instance of that class; otherwise return `error` itself. Unpickling returns an instance of this
+    package's class only.
     """
     module = sys.modules.get(_ORT_MODULE)
     if module is None or not isinstance(error, OrtError):

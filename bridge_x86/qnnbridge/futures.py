@@ -52,7 +52,7 @@ class _FutureOfRun(Future[list[Any]]):
 
 
 def _notify_waiters(future: Future[list[Any]]) -> None:
-    # This is not a method, because a future that refers to its own method would be a reference cycle.
+    # This callback is a function, because a future that stores its own bound method is a reference cycle.
     assert isinstance(future, _FutureOfRun)
     future.over = True
     future.changes.notify()
@@ -117,8 +117,8 @@ def start(
 
 
 def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
-    """Return a copy of the options, whose `terminate` stops only this run. `terminate` of the given options also
-    stops the run."""
+    """Return a copy of the options for one run. Setting `terminate` of the copy stops only this run; setting
+    `terminate` of the given options stops this run, too."""
     if given is None:
         return RunOptions()
     shared = coerce_run_options(given)
@@ -128,6 +128,6 @@ def _own_options(given: Any, future: Future[list[Any]]) -> RunOptions:
         own.terminate = terminate
 
     remove = shared.add_terminate_listener(follow)
-    own.terminate = shared.terminate  # the flag may have been set before the listener was added
+    own.terminate = shared.terminate  # copy the flag, which may have been set before `add_terminate_listener`
     future.add_done_callback(lambda _: remove())
     return own

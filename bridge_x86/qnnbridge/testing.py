@@ -89,7 +89,7 @@ class SessionWatch:
         self._placement, self._numbers = placement, numbers
 
     def add(self, session: InferenceSession | RemoteRunner, runner: RemoteRunner) -> None:
-        """Add a new session. With ``numbers``, compare its first calls with the CPU before the calls return."""
+        """Add a new session. If `numbers` is set, compare its first calls with the CPU before they return."""
         if runner.recipe.without_qnn:
             return
         self.sessions.append(session)

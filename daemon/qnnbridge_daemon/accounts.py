@@ -44,7 +44,7 @@ class Histogram:
         seen = 0
         for index, count in enumerate(self.counts):
             if count and seen + count >= wanted:
-                # Interpolate within the bucket. Its upper bound is at most the duration of the slowest call.
+                # Interpolate between the bucket's bounds. The upper bound is at most the time of the slowest call.
                 low = BOUNDS_S[index - 1] if index else 0.0
                 high = min(BOUNDS_S[index], self.max_s) if index < len(BOUNDS_S) else self.max_s
                 return low + (max(high, low) - low) * (wanted - seen) / count

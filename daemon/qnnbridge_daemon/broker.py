@@ -67,7 +67,7 @@ _log = log_of("qnnbridge.daemon")
 
 
 class Broker:
-    """Serves clients with one `Host`, which the creator of the host closes after `stop`."""
+    """Serves all clients with one `Host`. The caller that created the host closes the host after `stop`."""
 
     def __init__(self, host: Host, settings: BrokerSettings | None = None) -> None:
         self.host = host
@@ -209,7 +209,7 @@ class Broker:
         self.stop_requested.set()
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """Accept no client, wait up to `timeout_s` for running calls, and disconnect all clients. Idempotent."""
+        """Refuse new clients, wait up to `timeout_s` for running calls, and disconnect all clients. Idempotent."""
         until = time.monotonic() + (self.drain_s if timeout_s is None else timeout_s)
         with self._lock:
             self._stopped.set()
@@ -252,7 +252,7 @@ class Broker:
             if (gone := self._ended()) != seen:
                 # Objects of a dead host or a disconnected client have reference cycles (tracebacks of errors that
                 # were passed on) and refer to shared memory. In an idle process the garbage collector may never
-                # run. Collect in two rounds, because errors may still be in use in the first.
+                # run. Collect twice, because some of these errors may still be in use during the first collection.
                 seen, collect = gone, 2
             if collect:
                 collect -= 1
@@ -263,7 +263,7 @@ class Broker:
             self._disconnected.wait(min(TIDY_INTERVAL_S, max(SHORTEST_PAUSE_S, next_s)))
             # Clear the event after a short wait, so that many simultaneous disconnections need only one round.
             if self._disconnected.is_set():
-                self._stopped.wait(SHORTEST_PAUSE_S)  # clients often connect and disconnect at the same time
+                self._stopped.wait(SHORTEST_PAUSE_S)
                 self._disconnected.clear()
 
     def _disconnect_silent(self) -> None:

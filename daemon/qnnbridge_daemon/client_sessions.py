@@ -443,10 +443,10 @@ def _relay(request: Request) -> Callable[[Frame], None]:
 
 # --- memory ----------------------------------------------------------------------------------------------
 # Slabs (blocks of memory that the client shares with the daemon), and memory of the client's plans, count for its
-# limit. The NPU host maps the same memory, so that the daemon does not copy tensors. For the daemon's own fast
-# channels the slab looks like an array of an application (`qnnbridge._fastpath.memory`). If this fails (no
-# descriptor or handle left, an NPU host that does not map it), the contents are copied. Memory counts until its
-# last reference is gone; finalizers only append to a queue, which a later call processes.
+# limit. The NPU host maps the same memory, so that the daemon does not copy tensors. The daemon's own fast
+# channels treat a slab like an array of an application (`qnnbridge._fastpath.memory`). If the mapping fails (for
+# example without a free descriptor or handle), the contents are copied. Memory counts until its last reference is
+# gone; finalizers only append to a queue, which a later call processes.
 
 
 class ForeignSlab:
@@ -496,7 +496,7 @@ class GoneSlabs:
         weakref.finalize(slab.data, _release, kept, slab.number, self._numbers).atexit = False
 
     def settle(self) -> None:
-        """Release the memory in the NPU host. This may wait briefly for the host."""
+        """Release the unreferenced slabs in the NPU host. The call may wait briefly for the host."""
         while self._numbers:
             self._host.forget_slab(self._numbers.popleft())
 

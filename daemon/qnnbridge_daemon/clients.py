@@ -241,7 +241,7 @@ class ClientTransport:
                     self._threads.discard(threading.current_thread())
 
         thread = threading.Thread(target=until_it_leaves, name="qnnbridge client", daemon=True)
-        with self._lock:  # so that `join` does not find a thread that has not been started
+        with self._lock:  # a thread that ends immediately must not be removed before it is added
             thread.start()
             self._threads.add(thread)
 
@@ -368,7 +368,7 @@ class Client:
     def _on_left(self) -> None:
         if self._streams.stalled:
             _log.warning("%s has read no answers for %g s: disconnected", self.label, self._streams.stall_s)
-        # Use this order: stop writing answers, then release sessions, then remove the client from the queue.
+        # Withdraw the client's requests first, because they use its sessions. Remove its queue last.
         self._server.abandon()
         self.handlers.close()
         self._broker.fair_share.leave(self.queue)

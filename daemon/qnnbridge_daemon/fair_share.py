@@ -3,7 +3,8 @@
 At most `slots` calls are in the host at a time, enough to keep the NPU busy between two calls; all other calls wait
 here, where they can still be ordered fairly and withdrawn. Clients take turns. A client with many threads must not
 displace a client with a single thread, which has no call for a moment between two calls. So while other clients are
-or recently were active, a client gets only its share of the slots, and slots that the other clients do not demand.
+or recently were active, a client gets at most an equal share of the slots, and at most as many slots as each of the
+other active clients can use.
 
 Thread-safe. A caller that finds a free slot takes it without waking a thread.
 """
@@ -121,7 +122,7 @@ class FairShare:
             self._exit(queue)
 
     def close(self) -> None:
-        """Start no later calls; earlier calls continue.
+        """Start no calls that arrive from now on; earlier calls continue.
 
         A later call waits until its client's connection ends, which cancels the call; the client can then repeat it
         with another daemon.
@@ -212,7 +213,7 @@ class FairShare:
         granted: list[_Waiter] = []
         now = self._clock()
         while self.running < self.slots:
-            # This takes time linear in the number of clients, which is small (tens).
+            # The time of this search is linear in the number of clients, which is small (tens).
             queue = next((q for q in self._queues if q.waiting and q.running < self._cap(q, now)), None)
             if queue is None:
                 self._grant_later()
@@ -226,7 +227,7 @@ class FairShare:
         return granted
 
     def _grant_later(self) -> None:
-        """Check again later if slots are free but reserved for active clients, which may not call again."""
+        """Check again later if slots are free but reserved for active clients that may make no further call."""
         if self._looking_again or not any(queue.waiting for queue in self._queues):
             return
         # Start only one timer at a time, however many calls wait.

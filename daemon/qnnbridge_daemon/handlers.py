@@ -75,7 +75,7 @@ class BrokerHandlers:
         """Do nothing, because the NPU host loads all libraries."""
 
     def lane_of(self, request: Request) -> str | None:
-        """Return None, because the fair share orders the calls, and later the lanes in the NPU host."""
+        """Return None: the daemon has no lanes. `FairShare` orders the calls here, and the NPU host has lanes."""
         return None
 
     def handle(self, request: Request, _enter: Callable[[str], None]) -> Answer:

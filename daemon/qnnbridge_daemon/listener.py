@@ -122,7 +122,7 @@ class Listener:
                 oldest.drop()
 
     def _done_with(self, stream: DaemonStream) -> None:
-        with self._lock:  # so that `drop` never uses a closed descriptor
+        with self._lock:  # other threads call `drop` under this lock, never with a closed descriptor
             self._unproven.pop(id(stream), None)
             stream.close()
 

@@ -210,7 +210,7 @@ class Daemon:
         try:
             found = look_at_discovery(self._folder)
         except BridgeError:
-            # Keep running: other users may read the file, so clients would refuse a new daemon, too.
+            # Keep running: other users can access daemon.json, so clients would refuse a new daemon, too.
             return True
         except OSError:
             return True  # keep running: the error may be temporary, for example no free descriptor
@@ -272,7 +272,7 @@ def _report(text: str) -> None:
     if handlers:
         _log.error("%s", text)
     if any(type(handler) is logging.StreamHandler for handler in handlers):
-        return  # the log has printed the text on stderr
+        return  # in the foreground the log has already printed the text on stderr
     try:
         print(text, file=sys.stderr, flush=True)
     except (OSError, ValueError, AttributeError):
@@ -430,7 +430,7 @@ _FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 def log_file() -> Path:
     """Return the path of the log, which need not exist. A daemon with a separate runtime folder has a separate
     log."""
-    # Import it here, because a start that finds a running daemon does not need a log.
+    # Import `state_dir` here, because a process that finds a running daemon does not need a log.
     from qnnbridge_protocol.settings import state_dir
 
     name, folder = _NAME, runtime_folder()
@@ -461,8 +461,8 @@ def open_log(*, foreground: bool) -> Path:
 
 
 def leave_stderr(log: Path) -> None:
-    """Redirect stderr from the pipe to the starting process, which needs no more output, to a file next to the
-    log."""
+    """Redirect stdout and stderr to a file next to the log. stderr was a pipe to the starting process, which does
+    not read any more."""
     fd = os.open(stderr_file(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
     sys.stderr.flush()
     os.dup2(fd, 2)

@@ -27,7 +27,7 @@ def numbers_command(host_python: str | None) -> list[str]:
 
 
 def may_have_npu() -> bool:
-    """Return whether this computer may have a Qualcomm NPU; an x64 Python on Windows may be emulated."""
+    """Return whether this computer may have a Qualcomm NPU. On Windows, an x64 Python may be emulated."""
     return sys.platform == "win32" or platform.machine().lower() in ("arm64", "aarch64")
 
 

@@ -420,7 +420,7 @@ def identified(
         ModelChanged: the model has another fingerprint.
         BridgeError: the model is unreadable.
     """
-    # This is fast for a model that the host has seen: a file is hashed again only if its stamp has changed.
+    # `identify` is fast for a model that the host has seen: a file is hashed again only if its stamp has changed.
     found = identify(host, recipe, deadline, stop).model
     if fingerprint is not None and fingerprint != found.fingerprint:
         raise ModelChanged(

@@ -123,8 +123,8 @@ class DaemonStream:
 
 
 def check_peer(uid: int | None, own: int) -> None:
-    """Raise `PermissionError` unless both ends belong to the same user. `uid` is ``None`` if the system does not
-    report the other user."""
+    """Raise `PermissionError` unless both ends belong to the same user. If the system does not report the other
+    user, `uid` is ``None``, and the other end is accepted."""
     if uid is not None and uid != own:
         raise PermissionError(f"the other end belongs to user {uid}, not to {own}")
 
@@ -193,7 +193,7 @@ def _left(deadline: float) -> float:
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for this."""
+    """Wait up to `timeout_s` until the other end of this pipe is closed; return whether it is closed."""
     # No events are requested: POLLHUP (the end) and errors are always reported, and data is ignored.
     return poll_fd(read_fd, 0, timeout_s)
 
@@ -253,8 +253,8 @@ class DaemonEndpoint:
         except BaseException:
             self._socket.close()
             raise
-        # `accept` may return because of a client, so its thread may call `release` while another thread runs
-        # `close`.
+        # `close` and `release` hold this lock: the thread that runs `accept` may call `release` while another
+        # thread runs `close`.
         self._lock = threading.Lock()
         self._closed = self._released = False
 

@@ -286,7 +286,7 @@ class _Order:
         except BaseException as error:  # noqa: BLE001 - passed to the caller; the thread must not end
             self.error = error
         self.ended.release()
-        # This line or `abandon` ends the child, whichever runs second. If both try, `_ending` allows only one.
+        # After an interrupt, this thread or `abandon` ends the child. If both try, `_ending` allows only one.
         if self._abandoned:
             self._end_child()
 
@@ -377,8 +377,8 @@ def _kill_group(leader: int) -> None:
 
 
 def _watch(pid: int) -> int | None:
-    """Return a descriptor that becomes readable when the process ends; ``None`` if the system does not support
-    this."""
+    """Return a descriptor that becomes readable when the process ends; ``None`` if the system provides no such
+    descriptor."""
     if sys.platform == "linux":
         try:
             return os.pidfd_open(pid)
@@ -420,7 +420,7 @@ class Detached(DetachedBase):
         """Close the stderr pipe, and reap the started process, which ends once it has forked the detached
         program."""
         super().close()
-        deadline = time.monotonic() + _FORK_TIMEOUT_S  # gevent replaces the `time.sleep` of `Popen.wait`
+        deadline = time.monotonic() + _FORK_TIMEOUT_S  # poll: gevent replaces `time.sleep`, which `wait` uses
         while self._process.poll() is None and time.monotonic() < deadline:
             sleep(_FIRST_WAIT_S)
 

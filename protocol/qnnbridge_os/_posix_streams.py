@@ -54,8 +54,8 @@ def enlarge_pipe(fd: int) -> None:
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Wait at most `timeout_s` until a read would return immediately, because of data, the end of the file or an
-    error. Return whether it would."""
+    """Wait up to `timeout_s` for data, the end of the file or an error. Return whether a read would return
+    immediately."""
     return poll_fd(fd, select.POLLIN, timeout_s)
 
 
@@ -77,7 +77,7 @@ def writer(fd: int) -> Callable[[list[memoryview]], int]:
 
 
 def wait_writable(fd: int, timeout_s: float | None) -> bool:
-    """Wait at most `timeout_s` until a write would immediately accept data or fail. Return whether it would."""
+    """Wait up to `timeout_s` for free space or an error. Return whether a write would return immediately."""
     return poll_fd(fd, select.POLLOUT, timeout_s)
 
 
@@ -190,8 +190,8 @@ class SharedMemory:
 
 
 class ChannelStreams:
-    """This side's ends of a channel's two pipes, and until `opened` is called also the host's ends. The write
-    end does not block."""
+    """This side's ends of a channel's two pipes. The write end does not block. Until `opened` is called, the
+    object also owns the host's ends."""
 
     # Whether Ctrl+C and `wake_reader` end a read that waits without a timeout.
     MAY_BLOCK = True
@@ -237,7 +237,7 @@ class ChannelStreams:
             os.write(self.write_fd, data)
 
     def wake_reader(self, data: bytes | bytearray) -> None:
-        """Let a thread of this process that reads the stream receive `data` between the host's messages. Raise
+        """Insert `data` between the host's messages, to wake a thread of this process that is reading. Raise
         `OSError`."""
         # Open for reading and writing, so that the pipe has a reader and SIGPIPE cannot occur. Close the descriptor
         # afterwards, because otherwise the stream would not end when the host dies.

@@ -138,7 +138,7 @@ class DaemonStream:
             raise ConnectionResetError(f"the other side closed the connection ({error})") from error
         if count:
             return int(count)
-        # The operation was cancelled, or the stream has ended.
+        # No bytes were transferred: the operation was cancelled, or the stream has ended.
         if self._dropped:
             raise ConnectionAbortedError("the connection was dropped because other clients were waiting")
         if not in_time:
@@ -179,7 +179,7 @@ def connect_to_daemon(endpoint: str, folder: Path, deadline: float) -> DaemonStr
 
 
 def connection_ended(read_fd: int, timeout_s: float | None) -> bool:
-    """Return whether the other end of this pipe is closed. Wait at most `timeout_s` for this."""
+    """Wait up to `timeout_s` until the other end of this pipe is closed; return whether it is closed."""
     if not wait_readable(read_fd, timeout_s):
         return False
     try:
@@ -292,7 +292,7 @@ class DaemonEndpoint:
         return _winapi.CreateNamedPipe(
             self.endpoint,
             _winapi.PIPE_ACCESS_DUPLEX | _winapi.FILE_FLAG_OVERLAPPED | first,
-            # The pipe is a byte stream with blocking calls, for which the other flags are zero.
+            # No other flags are set, so the pipe is a byte stream with blocking calls.
             _REJECT_REMOTE_CLIENTS,
             _winapi.PIPE_UNLIMITED_INSTANCES,
             _PIPE_BUFFER_BYTES,
@@ -373,8 +373,8 @@ class KeptMemory:
     """Memory of a client, kept open so that this process can share it with the NPU host. Thread-safe.
 
     A handle is valid in one process only. The client has duplicated its handle into this process, and this process
-    duplicates it into each new NPU host. It may do that (PROCESS_DUP_HANDLE), because it has started the host and
-    belongs to the same user. The duplicate has all the rights of the client's handle.
+    duplicates it into each new NPU host. This process has the required right (PROCESS_DUP_HANDLE), because it
+    started the host as the same user. The duplicate has all the rights of the client's handle.
     """
 
     def __init__(self, where: dict[str, Any]) -> None:

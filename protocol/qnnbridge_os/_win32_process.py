@@ -126,7 +126,7 @@ class WindowsChild:
             elif self._process is not None and self._exit_code is None:
                 _winapi.TerminateProcess(self._process, KILLED_EXIT_CODE)
         except OSError as error:
-            # A process that is already ending also reports access denied.
+            # Only log the error: Windows also denies the access to a process that is already ending.
             _log.debug("process %d could not be killed: %s", self.pid, error)
 
     def __del__(self) -> None:
@@ -170,8 +170,8 @@ def _spawn(argv: Sequence[str], env: Mapping[str, str], cwd: str | None) -> Wind
         fds.close_all()
         raise
     finally:
-        # Close these handles after a success, too: the child has its own ends, and the thread does not need the
-        # handle.
+        # Close these handles after a success, too: the child has its own handles of the pipes, and its main thread
+        # continues without this handle.
         for handle in (*theirs, thread, process, job):
             if handle is not None:
                 _winapi.CloseHandle(handle)

@@ -1,7 +1,7 @@
 """Wait for and write to pipes on Windows, which supports neither polling nor partial writes of pipes.
 
 A thread for each pipe does the writes that could block, from a separate buffer. So a caller whose deadline expires
-knows exactly which bytes will be written. (A cancelled system call does not report that.)
+knows exactly which bytes will be written. (A cancelled system call does not report how many bytes it has written.)
 
 Thread-safe; one writer at a time per pipe.
 """
@@ -44,8 +44,8 @@ def enlarge_pipe(fd: int) -> None:
 
 
 def wait_readable(fd: int, timeout_s: float | None) -> bool:
-    """Wait at most `timeout_s` until a read would return immediately, because of data, the end of the file or an
-    error. Return whether it would.
+    """Wait up to `timeout_s` for data, the end of the file or an error. Return whether a read would return
+    immediately.
 
     The pipe is polled: without pause for half a millisecond, to receive quick answers without delay, then at
     growing intervals of 1 to 8 ms. Unlike a blocking read, sleeping can be interrupted by Ctrl+C.
@@ -191,7 +191,7 @@ class _PipeWriter:
                 self._changes.wait_for(lambda: self._stopped or not self._taken, min(left_s, _CTRL_C_INTERVAL_S))
             finally:
                 self._lock.acquire()
-        # Error of the thread's last write, whose caller has already returned.
+        # Raise the error of the thread's last write here, because that write's caller has already returned.
         if self._error is not None:
             raise self._error
         if self._stopped:
@@ -329,7 +329,7 @@ class SharedMemory:
 
 
 class ChannelStreams:
-    """This side's ends of a channel's two pipes, and until `opened` is called also the host's ends."""
+    """This side's ends of a channel's two pipes. Until `opened` is called, the object also owns the host's ends."""
 
     # False: Ctrl+C does not interrupt a read that waits, so callers poll instead.
     MAY_BLOCK = False

@@ -69,8 +69,8 @@ class ByteWriter:
     def __init__(self, write: Callable[[list[memoryview]], int]) -> None:
         """Use `write`, which writes some bytes of the chunks and returns their number; see `blocking_write`."""
         self.write = write
-        # Pending chunks in reverse order. A caller that must know whether an interrupt came before or after its
-        # chunks were added extends this list directly, because an interrupt may occur inside `add`.
+        # Pending chunks in reverse order. The channel extends this list itself: a signal handler may interrupt
+        # `add`, and the channel must know whether its chunks were added.
         self.rest: list[memoryview] = []
         self._counts: collections.deque[int] = collections.deque()
         self.torn = False

@@ -139,7 +139,7 @@ class OwnedFds:
         return is_marked(fd, self._marks.get(fd))
 
     def mark_again(self, fd: int) -> None:
-        """Record that the owner made a descriptor refer to another object."""
+        """Record the new object of a descriptor that the owner has redirected, for example with `dup2`."""
         with _lock:
             self._mark(fd)
 

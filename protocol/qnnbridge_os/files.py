@@ -100,7 +100,7 @@ def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
 
 def sync_file(path: str | os.PathLike[str]) -> None:
     """Write the file's data to the disk, so that it survives a loss of power."""
-    # Windows needs a writable handle for this; on other systems the file may be read-only.
+    # On Windows `fsync` needs a writable handle; on other systems the file may be read-only.
     with open(path, "rb+" if sys.platform == "win32" else "rb") as file:
         os.fsync(file.fileno())
 

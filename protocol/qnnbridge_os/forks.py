@@ -1,5 +1,5 @@
-"""Make objects usable again in a forked child: release locks, and reset counts, of threads that only the parent
-has.
+"""Make objects usable again in a forked child: unlock the locks and reset the counts of threads that exist only in
+the parent.
 
 `os.fork` copies one thread only. A lock that another thread held at that moment stays locked in the child forever.
 Therefore objects that outlive a call are registered here (`renew_in_forks`) and made usable in each child before

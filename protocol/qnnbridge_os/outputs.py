@@ -163,7 +163,7 @@ def is_stdout(path: str | os.PathLike[str]) -> bool:
 
 
 def check_folder(folder: str | os.PathLike[str], shown: str | os.PathLike[str]) -> None:
-    """Raise `OptionError` if no file can be created in a folder, or in the folder in which it will be created.
+    """Raise `OptionError` if no file can be created in the folder, or in its nearest existing parent.
 
     Called before the work, which can take minutes. shown: the path that the user gave.
     """
@@ -173,11 +173,11 @@ def check_folder(folder: str | os.PathLike[str], shown: str | os.PathLike[str]) 
     if os.path.exists(place) and not os.path.isdir(place):
         raise OptionError(f"{shown} cannot be written.", cause=f"{place} is a file.", fix="Give another path.")
     try:
-        # The system refuses names that are too long or invalid.
+        # `lstat` fails if a name is too long or invalid.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.lstat(shown)
         with tempfile.TemporaryFile(prefix=TEMPORARY, dir=place) as file:
-            # A full disk has room for an empty file.
+            # Write a byte, because an empty file can be created even on a full disk.
             file.write(b"\0")
             file.flush()
     except (OSError, ValueError) as error:

@@ -258,8 +258,8 @@ class RegisteredPython:
 def registered_python(
     company: str, tag: str, values: Mapping[str, str], install: Mapping[str, str]
 ) -> RegisteredPython | None:
-    """Return the Python that one registry key describes: its own values and the values of its InstallPath (the
-    default value has the name "")."""
+    """Return the Python that one registry key describes. values: the key's values. install: the values of its
+    subkey InstallPath (the default value has the name "")."""
     prefix = install.get("", "").strip().strip('"')
     executable = install.get("ExecutablePath", "").strip().strip('"')
     if not executable:

@@ -120,8 +120,8 @@ else:
         """Raise `ValueError` for memory that can be shrunk, because access to a removed page would end the process.
         Raise `OSError` if the check fails.
 
-        Called by the daemon, because it serves several applications. A process in an emulator cannot make this
-        check.
+        Called by the daemon, because it serves several applications. The check is not possible in an emulated
+        process.
         """
         fd = _open(where, os.O_RDONLY)
         try:
@@ -188,7 +188,7 @@ else:
     _MAP_FIXED = 0x10
 
     def unshare(address: int, size: int) -> None:
-        """Replace a shared mapping with memory of this process that has the same contents. Raise `OSError`."""
+        """Replace a shared mapping with a private copy at the same address. Raise `OSError`."""
         contents = ctypes.string_at(address, size)
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
         if _libc.mmap(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) == _FAILED:

@@ -100,9 +100,9 @@ def _start_thread(name: str, once: _Once) -> None:
 
 def _start(name: str, once: _Once) -> None:
     if threads_are_replaced():
-        once()  # work in this system thread, because `threading.Thread` would start a greenlet
+        once()  # run the work in this system thread: `threading.Thread` would start a greenlet
         return
-    # This is never the main thread, so no signal handler can interrupt `Thread.start`.
+    # `_start` never runs in the main thread, so no signal handler can interrupt `Thread.start`.
     try:
         threading.Thread(target=once, name=name, daemon=True).start()
     except (RuntimeError, MemoryError):

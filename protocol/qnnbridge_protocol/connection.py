@@ -58,7 +58,7 @@ MAKE_WAY_FEATURE = "make-way"
 LEAVE_FEATURE = "leave"
 LEAVING = "leaving"
 
-# Maximum length of the string for the version of a release.
+# Maximum length of a release's version string.
 _MAX_VERSION_CHARACTERS = 64
 
 
@@ -267,7 +267,7 @@ def check_releases(client: str, daemon: str, daemon_python: str = "") -> None:
     """Check that the releases are compatible.
 
     Raises:
-        VersionMismatch: the releases are too far apart. The error contains both, and which side to upgrade.
+        VersionMismatch: the releases are too far apart. The error contains both versions and the fix.
         HandshakeFailed: one of the versions is invalid.
     """
     ours, theirs = _release("application side", client), _release("daemon", daemon)

@@ -34,8 +34,8 @@ MAX_RANK = 64
 # that passes the check.
 MAX_TENSOR_BYTES = 2**62
 
-# Maximum nesting of values and types. Values of ONNX Runtime are nested at most 3 deep. A descriptor of this depth
-# plus the levels of the header around it stay below the maximum nesting of a header (16).
+# Maximum nesting of values and types. Values of ONNX Runtime are nested at most 3 deep. A header that contains
+# a descriptor of this depth stays below the maximum nesting of a header (16).
 MAX_DEPTH = 8
 
 

@@ -340,8 +340,8 @@ class ModelQuarantined(ModelError):
 
 
 class CompiledModelRefused(ModelError):
-    """The input is a compiled (EPContext) model, whose weights are inside an opaque blob, where an original
-    model is needed."""
+    """An operation that needs an original model got a compiled (EPContext) model, whose weights are inside an
+    opaque blob."""
 
     code = "model.CompiledRefused"
     retry: Retry = "pointless"

@@ -238,7 +238,7 @@ def write_frame(frame: Frame, limits: Limits) -> list[memoryview]:
     peer would refuse the frame.
     """
     fields: dict[str, Any] = frame.header
-    # `cast` raises an error for views whose shape contains a zero.
+    # Use an empty view for an empty buffer: `cast` raises an error if the shape contains a zero.
     views = [memoryview(b).cast("B") if _bytes(b) else memoryview(b"") for b in frame.buffers]
     if views:
         fields = {**fields, "bufs": [v.nbytes for v in views]}
@@ -305,7 +305,7 @@ class FrameReader:
         self._start = 0
         self._end = 0
         self._prefix: Prefix | None = None
-        # Kept until the checksum, which covers prefix and header, is checked.
+        # The prefix's bytes, kept until the checksum over prefix and header has been checked.
         self._prefix_raw = b""
         self._header: bytearray | None = None
         self._header_filled = 0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Maximum number of numbers in all constants of a model. A header of 1 MiB has room for twenty times as many.
 MOST_NUMBERS = 4096
-# Maximum number of elements of an input whose values may be sizes. Images and sentences have more elements.
+# The values of an input with at most this number of elements may be sizes. Images and sentences have more elements.
 MOST_SIZES = 16
 # Values to try, in this order, for all elements of an input whose values may be sizes. A message suggests the first
 # value with which the model runs.
@@ -66,8 +66,8 @@ def _plain(value: Any, depth: int) -> Any:
         return [_plain(one, depth - 1) for one in value]
     if not isinstance(value, (int, float)):
         raise TypeError(f"{type(value).__name__} is not a number")
-    # Convert an integer to a float if that is exact. Earlier releases did so, and the hashes of options must not
-    # change.
+    # Convert an integer to a float if the conversion is exact, as in earlier releases: the hashes of options must
+    # not change.
     try:
         exact = float(value)
     except OverflowError:
@@ -115,7 +115,7 @@ def text_of(constant: Any) -> str:
 
 
 def shown(constant: Any) -> str:
-    """Return a constant for a message. Of a long constant, only the first numbers are shown."""
+    """Return a constant as text for a message. A long constant is cut off after its first numbers."""
     numbers = [number_text(one) for _, one in zip(range(MOST_SHOWN), numbers_in(constant), strict=False)]
     more = count_of(constant) - len(numbers)
     return ",".join(numbers) + (f",... ({more} more)" if more else "")

@@ -292,7 +292,7 @@ BEING_COMPARED: Final = "it is being compared with the CPU"
 
 
 def is_compared(report: NumbersReport) -> bool:
-    """Return whether a comparison in the background is running, whose report will replace this report."""
+    """Return whether this report is preliminary, because a comparison is running in the background."""
     return report.state == "pending" and report.reason == BEING_COMPARED
 
 

@@ -2,8 +2,8 @@
 cache.
 
 The application passes the engine to the host in environment variables. For the cache, it reads its environment for
-each session and sends the settings to the host; a tool reads the tool's environment. The host imports this module
-before HELLO, so the module does not import `typing`, `re` or `pathlib`.
+each session and sends the settings to the host; a command line tool reads its own environment. The host imports
+this module before HELLO, so the module does not import `typing`, `re` or `pathlib`.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def beside_command(model: str | os.PathLike[str] | None) -> str:
 
 def fix_command(model: str | os.PathLike[str] | None, *options: str) -> str:
     """Return the command line of `qnnbridge fix` for a model, like `model_command`. The command writes
-    `fixed_file`."""
+    the file `fixed_file(model)`."""
     return model_command("fix", model, f"-o {fixed_file(model)}", *options)
 
 

@@ -136,8 +136,7 @@ class ProviderSpec(Record):
 
 
 def in_memory(file: str) -> str:
-    """Return the name under which the bytes of a file are sent among the values. No initializer can have this
-    name."""
+    """Return the name of a file's bytes among the values of a request. No initializer can have this name."""
     return f"\0{file}"
 
 
@@ -224,8 +223,8 @@ class SessionSpec(Record):
         if self.config_entries.get("ep.context_enable", "0") in ("", "0"):
             return self
         entries = {key: text for key, text in self.config_entries.items() if key != "ep.context_enable"}
-        # Do not rewrite the model of a session that writes a compiled model, unless requested. This also applies
-        # when the session is created again.
+        # A session that writes a compiled model rewrites its model only on request. Keep this rule when the session
+        # is created again.
         return dataclasses.replace(self, config_entries=entries, fix=self.fix or FixSpec(when="never"))
 
     @property

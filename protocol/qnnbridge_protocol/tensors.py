@@ -92,7 +92,7 @@ class Typed:
             return self.data
         if layout.packed:
             return unpack(self.data, layout.bits, self.size).view(dtype).reshape(self.shape)
-        # This copies nothing on little-endian machines, because the wire is also little-endian.
+        # On little-endian machines `astype` copies nothing, because the wire is also little-endian.
         native = self.data.astype(self.data.dtype.newbyteorder("="), copy=False)
         # The last `reshape` is needed for scalars, because `ascontiguousarray` adds a dimension to them.
         return np.ascontiguousarray(native).view(dtype).reshape(self.shape)
@@ -228,7 +228,7 @@ MAX_TEXT_BYTES = 2**32 - 1
 
 _OFFSET = np.dtype("<u4")
 
-# Size of a string in bytes from which the time to create a view is negligible.
+# Average length of strings, in bytes, above which the time to create a view for each string is negligible.
 _LONG_TEXT = 1024
 
 

@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "dev" / "budget.md"
 FOLDERS = ("protocol", "host_arm64", "bridge_x86", "daemon", "tools")
 TOTAL = "all packages"
-# A package or folder may exceed its budget by this fraction or by this number of lines, whichever is more, so that
-# a change of a few lines does not require an edit of the page. The total has no slack: it shows how much the whole
-# code has grown.
+# A package or folder may exceed its budget by the fraction SLACK or by SLACK_LINES lines, whichever is more, so
+# that a change of a few lines does not require an edit of the page. The total has no slack: it shows how much the
+# whole code has grown.
 SLACK = 0.05
 SLACK_LINES = 30
-# A budget is lowered if it exceeds the code by more than this fraction and also by more than this number of lines,
-# so that the code does not grow unnoticed.
+# A budget is lowered if it exceeds the code by more than the fraction UNUSED_SHARE and by more than UNUSED_LINES
+# lines, so that the code does not grow unnoticed.
 UNUSED_SHARE = 0.10
 UNUSED_LINES = 100
 
@@ -79,7 +79,7 @@ def unused(found: Mapping[str, int], budget: Mapping[str, Row]) -> Iterator[str]
 
 
 def renewed(page: str, found: Mapping[str, int], reason: str) -> str:
-    """Return the page after replacing each budget that is exceeded or far too large by the counted lines.
+    """Return the page with the counted lines as new budgets where a budget is exceeded or far too large.
 
     Args:
         page: the text of docs/dev/budget.md.

@@ -28,7 +28,7 @@ _NAME = re.compile(
 
 
 def read_wheel(path: Path) -> dict[str, Any]:
-    """Return a table entry with one wheel. Raises `BridgeError` for a file that is not one of these wheels."""
+    """Return a table entry with one wheel. Raise `BridgeError` for a file that is not a wheel of Windows ML."""
     found = _NAME.fullmatch(path.name)
     if found is None:
         raise BridgeError(f"{path.name} is not named like a wheel of {READER} or {RUNTIME}.")

@@ -158,7 +158,7 @@ def set_log_options(**options: Any) -> None:
 def set_log_callback(callback: Callable[[str], None] | None) -> None:
     """Do nothing: see `set_log_options`.
 
-    With onnxruntime_genai in the same process, a callback aborts the interpreter.
+    In onnxruntime_genai itself, a log callback aborts the interpreter.
     """
 
 

@@ -78,7 +78,7 @@ class GeneratorParams(Shown):
         Args:
             type: "json_schema", "regex" or "lark_grammar".
             data: text of the schema, expression or grammar.
-            enable_ff_tokens: append tokens that the grammar fully determines without running the model.
+            enable_ff_tokens: append a token without running the model if the grammar allows no other token.
         """
         self._guidance = (str(type), str(data), bool(enable_ff_tokens))
 
@@ -103,8 +103,8 @@ class Generator(Shown):
         self._params = params
         recipe = GenerationRecipe(dict(params._search), params._guidance)
         several = several_sequences(params)
-        # A pipeline accepts only one sequence. Create an ordinary generation for it, so that the call below raises
-        # the host's error.
+        # Only models with free sizes generate several sequences. For other models create a `RemoteGeneration`, for
+        # which `call_on_state` raises the host's error.
         is_batch = bool(several) and model.info.layout == "dynamic"
         self._remote = (RemoteBatch if is_batch else RemoteGeneration)(model._remote, recipe)
         self._last: list[int] = []
@@ -167,7 +167,7 @@ class Generator(Shown):
         return self._remote.done
 
     def rewind_to(self, new_length: int) -> None:
-        """Drop all tokens after the first `new_length`. Works with every layout."""
+        """Drop all tokens after the first `new_length`. Works with every kind of model."""
         self._remote.rewind(int(new_length))
 
     # --- tensors ---

@@ -66,7 +66,7 @@ class _Media(Shown):
             )
         shown = os.fsdecode(path)
         try:
-            # Check that this is a regular file before `open`, which would block on a named pipe.
+            # Check that the path is a regular file before `open`, which would block on a named pipe.
             found = os.stat(path)
             if not stat.S_ISREG(found.st_mode):
                 raise PromptRefused(f"{shown} is not a file.", fix=f"Pass the path of {with_article(cls._one)}.")
@@ -99,7 +99,7 @@ class Images(_Media):
 
     @staticmethod
     def open(*image_paths: str | os.PathLike[str]) -> Images:
-        """Read the files immediately."""
+        """Read the pictures from files now, not when the prompt is processed."""
         found: Images = Images._open(image_paths)
         return found
 
@@ -116,7 +116,7 @@ class Audios(_Media):
 
     @staticmethod
     def open(*audio_paths: str | os.PathLike[str]) -> Audios:
-        """Read the files immediately."""
+        """Read the recordings from files now, not when the prompt is processed."""
         found: Audios = Audios._open(audio_paths)
         return found
 
@@ -243,7 +243,7 @@ class ProcessedInputs:
 
 
 class _RemadeInputs(Remade):
-    """Inputs in the current host. facts: the host's answer when it created the inputs (names, tokens, shape)."""
+    """Native inputs in the current host. facts: the host's answer to their creation (names, tokens, shape)."""
 
     facts: Mapping[str, Any] = MappingProxyType({})
 

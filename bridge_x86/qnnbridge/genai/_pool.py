@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from qnnbridge.genai._model import Model
     from qnnbridge_protocol.shown import Fact
 
-# Above this length Phi models use other rotary factors. onnxruntime-genai recomputes the KV cache when generation
-# reaches it, and not when a prompt goes beyond it.
+# Above this length Phi models use other rotary factors. onnxruntime-genai recomputes the KV cache if a generated
+# token reaches this length, but not if an appended prompt exceeds it.
 _LONG_ROPE: Final = 4096
 
 

@@ -38,7 +38,7 @@ class NamedInputs:
 
     Attributes:
         given: arrays of the application.
-        made: inputs in the host.
+        made: inputs that the host created from a prompt.
         names: the tensors of `made` that are used.
     """
 

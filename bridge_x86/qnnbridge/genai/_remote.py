@@ -1,12 +1,12 @@
 """Native objects for generation in the host, such as models, that can be created again in every later host.
 
-An object of the application has a recipe, and a native object in the host that ran its last call. A call goes
-through these states::
+An object of the application refers to a recipe, and to a native object in the host that ran the last call. A call
+goes through these states::
 
     CHECK QUARANTINE --> HOST RUNNING --> CREATE OBJECT THERE --> IN THE HOST --> answered
           ^                                      |                   |
           |                                      v                   v
-          +--------------------------------- HOST DIED (not because of this call, or once because of it)
+          +--------------------------------- HOST DIED (because of another call, or once because of this call)
 
 After a crash that the call may have caused, the call is attempted once more. After a second such crash, the prompt
 (or the model, if it was being loaded) is quarantined and the call raises an error. Safe to use from any thread.
@@ -64,10 +64,10 @@ MakeRequest = Callable[["HostProcess", "float | None"], "tuple[dict[str, Any], t
 # Function that prepares a new object. Arguments: process, number of the object in that process, deadline.
 Complete = Callable[["HostProcess", int, "float | None"], None]
 
-# Number of deaths of the daemon's host during a connection to the daemon, for each `Host`.
+# For each `Host` that uses a daemon: how often the daemon has reported a crash of its NPU host.
 _losses: weakref.WeakKeyDictionary[Host, int] = weakref.WeakKeyDictionary()
 
-# A call is repeated after this many crashes that it may have caused, but not after more.
+# A call that may have caused more crashes than this number is not repeated.
 OWN_DEATHS: Final = 1
 
 
@@ -85,7 +85,7 @@ def survive(
     """
 
     def alone(process: HostProcess, deadline: float | None) -> T:
-        # Each attempt isolates the call again: after a crash, suspects run alone in the next attempt.
+        # Isolate each attempt: after a crash, a call that may have caused the crash runs alone.
         with host.isolate(context, deadline):
             return attempt(process)
 
@@ -258,7 +258,7 @@ class Remade:
 
                 frame = process.channel.call(header, buffers, deadline, context, on_sent)
         except BaseException:
-            # The host may create the object in spite of the error; its number is the id of the request.
+            # The host may create the object although the request failed. The object's number is the request's id.
             for number in sent:
                 self.host.release_object_later(process.generation, number)
             raise
@@ -267,7 +267,7 @@ class Remade:
         self.times_made += 1
         made = HostObject(self.host, process.generation, field(frame.header, "object", "int"), self._kind)
         if self._complete is not None:
-            # If `_complete` fails, the object is released with `made`, and the next call creates a new one.
+            # If `_complete` fails, dropping `made` releases the object, and the next call creates a new object.
             self._complete(process, made.number, deadline)
         return made
 
@@ -279,8 +279,8 @@ class Remade:
         """Process the answer to the request that created the object."""
 
     def answer_of_creation(self) -> Frame | None:
-        """Return the answer to the request that created the object if that request also ran the call. Otherwise,
-        and after the first time, return ``None``."""
+        """Return the answer to the request that created the object if that request also ran the object's first
+        operation. Return ``None`` otherwise, and on each later call."""
         return None
 
     def _exists(self, found: HostObject, process: HostProcess) -> bool:
@@ -311,7 +311,7 @@ class ModelRecipe:
 
     @property
     def options_hash(self) -> str:
-        """Hash of everything except the folder and the permissions, which do not change a loaded model."""
+        """Hash of all fields except `folder` and `allow_native`, which do not change a loaded model."""
         parts = [self.steps, self.fallback, [(name, hashlib.sha256(data).hexdigest()) for name, data in self.data]]
         return hashlib.sha256(json.dumps(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -442,8 +442,8 @@ class RemoteModel(Remade):
                 "allow_native": list(recipe.allow_native),
                 "data": [name for name, _ in recipe.data],
                 "cache": cache.folder if cache.enabled else None,
-                # Fingerprint of the first load. The host refuses a folder that has changed since, because the kept
-                # tokens belong to the model that was loaded first.
+                # Fingerprint of the model that was loaded first. The host refuses a folder that has changed since,
+                # because the kept tokens belong to that model.
                 "fingerprint": None if self.info is None else self.info.fingerprint,
                 "quarantined": [] if quarantine is None else list(quarantine.fingerprints(self.options_hash)),
             },

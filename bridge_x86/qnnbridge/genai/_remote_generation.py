@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 LONGEST_STEP: Final = 32
 # Number of tokens of an answer's second step if the application will probably read many tokens.
 FIRST_OF_ANSWER: Final = 8
-# Request a step ahead only while fewer streams are open, so that other generations also get streams of the
-# connection.
+# Request a step ahead only while the connection has fewer open streams than this number, so that other generations
+# also get streams.
 STREAMS_AHEAD: Final = MAX_STREAMS // 2
 FIRST_STEPS_OF_DAEMON: Final = 8
 # Target duration of a step with a daemon, in seconds. The number of tokens is derived from the time of earlier
@@ -85,8 +85,8 @@ class _Step(NamedTuple):
 class _OpenStep:
     """Step whose tokens are arriving.
 
-    count: number of requested tokens. left: number of tokens that have not arrived. began: earliest time at which
-    the host could begin.
+    count: number of requested tokens. left: number of tokens that have not arrived. began: time of the
+    request, or the end of the previous step if that is later.
     """
 
     stream: ReplyStream
@@ -166,7 +166,7 @@ class RemoteGeneration:
         self._process: HostProcess | None = None
         self._context = dataclasses.replace(model.context, op="genai.step")
         self.text = ""
-        # Texts of the tokens in `ahead`, and the tokenizer with which the host decodes tokens: see `decode_with`.
+        # Texts of the tokens in `ahead`. The host decodes the tokens with `_tokenizer` (see `decode_with`).
         self._texts: collections.deque[str] = collections.deque()
         self._tokenizer: Remade | None = None
         self._answer_start = 0
@@ -353,7 +353,7 @@ class RemoteGeneration:
             step = steps[0]
             try:
                 with TerminateRelay(self.stopping, process.channel) as stoppable:
-                    # The step was requested before this relay existed, so register the request's id with the relay.
+                    # The request was sent before the `TerminateRelay` existed, so register the request's id here.
                     if stoppable is not None:
                         stoppable(step.stream.request_id)
                     frame = step.stream.next(deadline)
@@ -378,7 +378,7 @@ class RemoteGeneration:
         self._with_replay(attempt, context, deadline)
 
     def _begin_step(self, process: HostProcess, deadline: float | None) -> bool:
-        """Request the next tokens. Return False if they will arrive through a stream in `_steps`, else True."""
+        """Request the next tokens. Return whether they have arrived; else a stream in `_steps` delivers them."""
         count, is_new = self._next_count(len(self.tokens)), not self.remade.is_in(process)
         self._process = process
         # A step of one token needs no stream. After a crash the suspected calls run one at a time, which an open
@@ -463,7 +463,8 @@ class RemoteGeneration:
             answer = remade.answer_of_creation()
             if answer is not None:
                 return answer
-        # If a daemon had to free another generator first, the new generator has not run its first step: run it now.
+        # The generator existed already, or its creation did not run the step, because a daemon had to free another
+        # generator first.
         try:
             number, others = self._numbers_in(process, step, deadline)
             return call_object(
@@ -566,8 +567,9 @@ class RemoteBatch(RemoteGeneration):
         self.rows = math.prod(max(1, int(size or 1)) for size in sizes)
 
     def append(self, prompt: Sequence[int], count: int = 0) -> None:
-        # Extend the log after the request, which would otherwise contain the prompt twice. Generate no token in the
-        # same request, because the log counts a token only when the application reads it.
+        # Extend the log after the request: a request that creates a new generator contains the log, and would
+        # contain the prompt twice. Generate no token in the same request, because the log counts a token only when
+        # the application reads it.
         super().append(prompt)
         self._log.append((list(prompt), 0))
 

@@ -150,7 +150,7 @@ class TextStream(Shown, Iterator[str]):
         return self._stats or self._generator.stats
 
     def cancel(self) -> None:
-        """Stop the answer before its next token, or its prompt between two nodes of the model. Return
+        """Stop before the next token, or, while the model processes the prompt, before its next node. Return
         immediately."""
         with self._lock:
             if self._stats is not None:
@@ -375,7 +375,7 @@ def _left_s(deadline: float | None) -> float | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _ReadPrompt:
-    """Prompt. tokens: token ids of the prompt. inputs: inputs of the model if the prompt has pictures or sound."""
+    """Tokenized prompt. tokens: its token ids. inputs: the model's inputs if the prompt has pictures or sound."""
 
     tokens: Sequence[int]
     inputs: NamedTensors | None = None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class HasRemote(Protocol):
-    """Interface of `Model`: an object of the application with its model in the host."""
+    """The part of `Model` that `Tokenizer` needs: the attribute that refers to the model in the host."""
 
     _remote: RemoteModel
 
@@ -37,8 +37,8 @@ class Tokenizer(Shown):
         self._model = model._remote
         self._options: dict[str, str] = {}
         self._ids: dict[str, Any] | None = None
-        # Number of option changes. `_rendered` caches this number, the last output of a chat template and the
-        # output's tokens, because most applications encode that output next.
+        # Number of option changes. `_rendered` contains the number at that time, the last output of a chat template
+        # and the output's tokens, because most applications encode that output next.
         self._changes = 0
         self._rendered: tuple[int, str, Any] | None = None
         # Use a local variable: a lambda that refers to `self` would create a reference cycle through `remade`.
@@ -215,7 +215,7 @@ class TokenizerStream(Shown):
                 if len(pieces) != len(tokens):
                     raise desync(f"{len(pieces)} texts for {len(tokens)} tokens")
             except BaseException:
-                # The host's stream may or may not have decoded these tokens: the next call gets a new stream.
+                # The host's stream may have decoded some of these tokens, so the next call creates a new stream.
                 self._remade.forget()
                 self._remade = self._new()
                 raise

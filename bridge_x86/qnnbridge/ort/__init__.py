@@ -192,7 +192,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is not None:
         value = getattr(importlib.import_module(home), _OTHER_NAMES.get(name, name))
-        # Import `_native`, which adds those members to the classes (`_attach`).
+        # Import `_native`, which adds the members that return native objects to these classes (`_attach`).
         if name in _WITH_INNER:
             importlib.import_module(f"{_OURS}._native")
         set_module(value, "" if name in _IN_INIT else _COLLECTION if name in _IN_PYTHON else _BINDINGS)

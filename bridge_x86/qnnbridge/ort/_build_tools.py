@@ -99,7 +99,7 @@ class OpSchema(_Facts):
 
     @staticmethod
     def is_infinite(version: int) -> bool:
-        """Return whether a maximum number of inputs means "no limit"."""
+        """Return whether `version`, a maximum number of inputs, means "no limit"."""
         # onnx uses INT_MAX as the maximum number of inputs if the last input may be repeated.
         return version == 2**31 - 1
 
@@ -215,7 +215,7 @@ MAX_STEM_BYTES = 215
 
 
 class ModelCompiler:
-    """See ``onnxruntime.ModelCompiler``."""
+    """Compile a model in a host, with the interface of ``onnxruntime.ModelCompiler``."""
 
     @as_ort_raises
     def __init__(
@@ -298,7 +298,7 @@ class ModelCompiler:
                     "set_ep_context_binary_information, or use compile_to_file.",
                 )
             return self._compile_unembedded(*self._binary)
-        # `qnnbridge.compile` can only write files, because its host moves the result to the target path.
+        # Use a temporary file, because `qnnbridge.compile` returns no bytes: its host writes the result to a path.
         with tempfile.TemporaryDirectory(prefix="qnnbridge-") as folder:
             output = os.path.join(folder, "model_ctx.onnx")
             self._compile(output, embed=True)
@@ -335,8 +335,8 @@ class ModelCompiler:
 
     @as_ort_raises
     def set_ep_context_data_write_func(self, write_func: Callable[[str, Any], Any]) -> None:
-        """Pass each context binary that is not embedded, with its name, to a function instead of writing it to a
-        file."""
+        """Call `write_func` with the name and the data of each context binary that is not embedded, instead of
+        writing a file."""
         if write_func is None:
             raise RemoteRuntimeError("EPContext data write callback must not be None.")
         if not callable(write_func):
@@ -490,7 +490,7 @@ class ModelCompiler:
             options = options.twin()
             options.graph_optimization_level = GraphOptimizationLevel(self._settings["optimization"])
         try:
-            # ONNX Runtime replaces an existing output. The caller has already checked the flag that forbids this.
+            # Overwrite an existing output, like ONNX Runtime. The caller has checked ERROR_IF_OUTPUT_FILE_EXISTS.
             compile_model(self._model, output, embed=embed, validate=False, sess_options=options, overwrite=True)
         except CompileFailed as error:
             if (
@@ -530,7 +530,7 @@ class NativeCompiler(ModelCompiler):
 
 
 def _output_files(output: Any) -> set[str]:
-    """Return the existing files of a compiled model."""
+    """Return the existing files among the compiled model `output` and its context binary."""
     if not isinstance(output, str):
         return set()
     return {name for name in (output, os.path.splitext(output)[0] + "_qnn.bin") if os.path.exists(name)}

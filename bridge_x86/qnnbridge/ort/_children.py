@@ -1,5 +1,5 @@
-"""The drop-in in child processes: make child processes import the drop-in, and hide the host process from waits for
-any child process.
+"""The drop-in in child processes: make child processes import the drop-in, and hide the host process from functions
+that wait for any child.
 
 A folder with three one-line packages and the metadata of ``onnxruntime`` is put first on ``PYTHONPATH``;
 multiprocessing, subprocess and shells pass that variable on to child processes. There is one folder per version in

@@ -55,7 +55,7 @@ def host_distribution(name: str) -> Distribution | None:
         python = find_host(None).path
     except BridgeError:
         return None
-    # Search only files: the drop-in is itself an import finder and calls this function.
+    # Search only files: a search with all import finders would include the drop-in, which calls this function.
     where = DistributionFinder.Context(path=list(package_folders(python)))
     installed = MetadataPathFinder.find_distributions(where)
     found: dict[str, Distribution] = {}
@@ -145,7 +145,7 @@ def get_device() -> str:
 
 
 def has_collective_ops() -> bool:
-    """Return False: builds for QNN do not contain operators for several machines."""
+    """Return False: builds for QNN contain no operators that exchange tensors between machines."""
     return False
 
 

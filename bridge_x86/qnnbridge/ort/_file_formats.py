@@ -29,7 +29,7 @@ from qnnbridge_protocol.specs import SessionSpec
 
 @remote("ModelPackage")
 class ModelPackage:
-    """See ``onnxruntime.ModelPackage``."""
+    """Model package in the host, with the interface of ``onnxruntime.ModelPackage``."""
 
     __slots__ = ("_object",)
 
@@ -165,7 +165,7 @@ def _no_other_providers(*_: Any, **__: Any) -> NoReturn:
 
 @named("AdapterFormat")
 class NativeAdapterFormat:
-    """``onnxruntime.capi.onnxruntime_pybind11_state.AdapterFormat``."""
+    """Native class behind `AdapterFormat`: the parameters of a LoRA adapter in the host."""
 
     __slots__ = ("_facts", "_object", "_strings")
 
@@ -247,7 +247,7 @@ class NativeAdapterFormat:
 
 
 class AdapterFormat:
-    """See ``onnxruntime.AdapterFormat``."""
+    """LoRA adapter in the host, with the interface of ``onnxruntime.AdapterFormat``."""
 
     def __init__(self, adapter: Any = None) -> None:
         self._adapter = NativeAdapterFormat() if adapter is None else adapter

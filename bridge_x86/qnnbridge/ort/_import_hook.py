@@ -193,8 +193,8 @@ def _by_our_name(fullname: str) -> importlib.machinery.ModuleSpec | None:
     return importlib.machinery.ModuleSpec(fullname, _Loader(name), origin=spec.origin, is_package=is_package)
 
 
-# Module folders of qnnbridge's packages, by package name, if their `__path__` has been set to the host's
-# onnxruntime.
+# Original `__path__` of each package of qnnbridge whose `__path__` has been set to the host's onnxruntime, by
+# package name.
 _own_paths: dict[str, list[str]] = {}
 
 
@@ -370,8 +370,8 @@ def main() -> None:
     is_module = arguments[0] == "-m"
     sys.argv = arguments[1:] if is_module else arguments
     folder = os.getcwd() if is_module else os.path.dirname(os.path.abspath(arguments[0]))
-    # Replace the first entry. In an isolated interpreter, which has not added this module's folder, insert an
-    # entry.
+    # Replace the first entry, this module's folder, by the program's folder. An isolated interpreter has not added
+    # this module's folder, so insert an entry.
     sys.path[: 0 if getattr(sys.flags, "safe_path", sys.flags.isolated) else 1] = [folder]
     if is_module:
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""A model's metadata, and the session options and devices that the metadata selects.
+"""A model's metadata, the session options in the metadata, and the application's selection of devices.
 
 The metadata of a compiled model may contain compatibility information (``ep_compatibility_info.<provider>``), and
 the metadata of any model may contain session options (``ort_config``). The host reads both without creating a

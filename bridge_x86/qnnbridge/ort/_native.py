@@ -83,7 +83,8 @@ class NativeOrtValue(OrtValue):
         """Return a value that shares the memory of a DLPack capsule.
 
         Args:
-            is_bool_tensor: whether a capsule of type uint8 contains booleans. Older releases have this argument.
+            is_bool_tensor: whether a capsule of type uint8 contains booleans. Only older releases of ONNX Runtime
+                have this argument.
         """
         value = OrtValue.from_dlpack(data)
         # uint8 and bool have one byte per element, so a view of the same memory suffices.

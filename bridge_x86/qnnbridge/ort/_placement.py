@@ -295,8 +295,8 @@ class _Writing(Journal):
             self._sessions[session] = record
             found = [one.verified for one, of in self._sessions.items() if of is record]
             worst = min(found, key=lambda one: (WORST_FIRST.index(one.state), -one.compared))
-            # `record.numbers` may come from a session that was released, so replace it only by the report of a
-            # comparison.
+            # Keep `record.numbers`, which may come from a released session, unless a comparison was requested for
+            # an open session.
             if record.numbers is None or worst.state != "off":
                 record.numbers = dataclasses.replace(worst, outputs=()).to_wire()
             with contextlib.suppress(OSError):  # the parent has ended and removed the folder, or the disk is full
@@ -306,8 +306,8 @@ class _Writing(Journal):
         self._process = os.getpid()
         self._records, self._hosts, self._file, self._bytes = {}, {}, None, 0
         self._sessions.clear()
-        # atexit calls functions in reverse order: register this function after that of `_host`, to call it before
-        # the hosts end.
+        # atexit calls functions in reverse order: register `close` after the function of `_host` that ends the
+        # hosts, so that `close` runs first.
         atexit.unregister(self.close)
         atexit.register(self.close)
         with contextlib.suppress(OSError):

@@ -185,7 +185,7 @@ class Session(bridge.InferenceSession):
         # In ONNX Runtime `set_seed` applies to the whole process. Here the seed is sent with each session. The seed
         # is part of the recipe, so that a session that is created again in the next host keeps its seed.
         recipe = dataclasses.replace(recipe, seed=environment.setting("seed"))
-        recipe = choose_model(host, recipe, self._timeout)  # choose first: the next lines use the chosen model
+        recipe = choose_model(host, recipe, self._timeout)  # before the lines below, which use the chosen model
         asks_for_qnn = any(provider.name == QNN for provider in recipe.spec.providers)
         if asks_for_qnn:
             self._qnn_recipe = recipe
@@ -304,7 +304,7 @@ class Session(bridge.InferenceSession):
     def get_provider_graph_assignment_info(self) -> list[OrtEpAssignedSubgraph]:
         """Return the nodes of each provider, as recorded by the host's ONNX Runtime."""
         if not _records_assignment(self._ort_options):
-            # Raise ONNX Runtime's error, although the host always records the assignment.
+            # Raise ONNX Runtime's error for the missing entry, although the host always records the assignment.
             raise Fail(
                 f"[ONNXRuntimeError] : 1 : FAIL : 1Session configuration entry '{RECORD_ASSIGNMENT}' must be "
                 'set to "1" to retrieve EP graph assignment information.'
@@ -327,7 +327,7 @@ class Session(bridge.InferenceSession):
         try:
             self._begin(providers, provider_options)
         except BaseException:
-            self._of_first_call = second  # the old session stays in use
+            self._of_first_call = second  # no new session was created: keep the old one
             raise
         old.close()
         if second is not None:
@@ -491,7 +491,7 @@ def _records_assignment(options: SessionOptions | None) -> bool:
         return False
     try:
         return options.get_session_config_entry(RECORD_ASSIGNMENT) == "1"
-    except RuntimeError:  # the entry is not set
+    except RuntimeError:  # raised if the entry is not set
         return False
 
 

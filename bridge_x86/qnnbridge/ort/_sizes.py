@@ -169,8 +169,8 @@ def make_for_sizes(
         _log.warning("%s keeps its free dimensions, because with %s it fails: %s", label, shown, error.message)
         return None
     before, after = session.placement, fixed.placement
-    # With fixed sizes ONNX Runtime folds nodes, so a smaller number of nodes on the CPU alone is not an
-    # improvement.
+    # Keep the session with fixed sizes only if QNN runs any nodes, and QNN runs more nodes or the CPU runs fewer
+    # nodes than before.
     if not after.qnn_nodes or (after.qnn_nodes <= before.qnn_nodes and after.cpu_nodes >= before.cpu_nodes):
         fixed.close()
         # Use the warning level, because the earlier announcement that the first call fixes the sizes is also a

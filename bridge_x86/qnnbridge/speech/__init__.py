@@ -59,11 +59,11 @@ __all__ = ["Recognizer", "SpeechSegment", "Transcript", "Transcription", "load"]
 
 _log = log_of("qnnbridge.speech")
 
-# Minimum number of seconds between the starts of two consecutive windows. Otherwise very small predicted times
-# could lead to fifty windows per second of audio.
+# Minimum number of seconds between the starts of two consecutive windows. Without the minimum, a model that
+# predicts very small times could cause fifty windows per second of audio.
 _LEAST_ADVANCE_S = 1.0
-# The deadline of a call is the transcription's deadline, computed slightly differently. If a call misses its
-# deadline at most this many seconds earlier, report that the transcription missed its deadline.
+# The timeout of a call may expire slightly before the deadline of the transcription. If the difference is at most
+# this many seconds, report that the transcription missed its deadline.
 _SOON_S = 0.05
 Task = Literal["transcribe", "translate"]
 
@@ -293,8 +293,8 @@ class Recognizer(Shown):
         if not languages:
             return None
         # After the start token Whisper predicts the language, so compare only the scores of the language tokens.
-        # Use a separate decoder for this: the prompt begins with the start token again, and a cache must not
-        # contain that token twice.
+        # Use a separate decoder, because the prompt of the transcription also begins with the start token, and a
+        # cache must not contain that token twice.
         scores = self._sessions.begin(encoded, left).step([self._vocabulary.start])
         return max(languages, key=lambda code: float(scores[languages[code]]))
 
@@ -431,8 +431,8 @@ class Transcription(Shown):
                     )
 
     def transcript(self, segments: Iterable[SpeechSegment]) -> Transcript:
-        """Collect the remaining segments and return the result. `segments` contains all segments of this
-        transcription."""
+        """Run the transcription to its end and return the result. `segments` is the iterator over all its
+        segments."""
         found = tuple(segments)  # read the segments first: `language` is known only after the first one
         return Transcript(self.language, self._task, self.position, found, self.audio_rate, self.cut)
 

@@ -61,9 +61,9 @@ class CacheNames:
     of each layer.
 
     Attributes:
-        made: outputs of the encoder or of the first step that contain the keys and values of the cross attention.
-        growing: names of input and output of each cached value.
-        crossing: inputs for the keys and values of the cross attention.
+        made: outputs with the cross attention's keys and values; of the encoder or of the decoder's first step.
+        growing: pairs of the decoder's input and output for each of the self attention's keys and values.
+        crossing: the decoder's inputs for the cross attention's keys and values, in the order of `made`.
     """
 
     ids: str
@@ -123,7 +123,7 @@ def run_bound(
     left: TimeLeft,
 ) -> Values:
     """Run the session with these inputs and outputs. Create a new value for each output that is ``None``. Raise
-    errors of the session, and the error of `left` if no call is allowed."""
+    the errors of the session and of `left()`."""
     timeout = left()
     binding = session.io_binding()
     for name, value in inputs.items():
@@ -346,7 +346,7 @@ class TokenRules:
         was_time = bool(chosen) and chosen[-1] >= first
         before_was_time = len(chosen) < 2 or chosen[-2] >= first
         if was_time:
-            if before_was_time:  # forbid another time token: they come in pairs, and the first is single
+            if before_was_time:  # forbid a third time token in succession, and a second one at the start
                 scores[first:] = -np.inf
             else:
                 # Allow only a second time token or the end: text tokens have smaller ids than the end token.
@@ -358,10 +358,9 @@ class TokenRules:
             scores[:first] = -np.inf
             if self.latest_first is not None:
                 scores[first + self.latest_first + 1 :] = -np.inf
-        # A time is chosen if all times together are more likely than the most likely other token. The probability
-        # of a time is spread over many tokens, so that a word could otherwise be chosen although a time is more
-        # likely. The normaliser of the softmax is equal on both sides and is omitted. Suppress the warning
-        # `divide`, which the logarithm of 0 causes if no time is allowed.
+        # Choose a time if all times together are more likely than the most likely other token, because the
+        # probability of a time is spread over many tokens. The normaliser of the softmax is equal on both sides
+        # and is omitted. Suppress the warning `divide`, which the logarithm of 0 causes if no time is allowed.
         with np.errstate(divide="ignore"):
             top = scores.max()
             all_times = np.log(np.exp(scores[first:] - top).sum(dtype=np.float32))

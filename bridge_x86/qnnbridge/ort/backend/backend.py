@@ -48,8 +48,8 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        # ONNX's interface uses the name CUDA for ONNX Runtime's GPU. Builds for several devices join their names
-        # with hyphens.
+        # ONNX's interface uses the name CUDA for ONNX Runtime's GPU. For a build for several devices, `get_device`
+        # returns their names joined by hyphens.
         wanted = "GPU" if device == "CUDA" else device
         return wanted in get_device().split("-")
 
@@ -72,7 +72,7 @@ class OnnxRuntimeBackend(Backend):  # type: ignore[misc]
                 raise unittest.SkipTest(why)
             model = data
         options = SessionOptions()
-        # Accept the same models as ONNX Runtime's backend, which also sets this entry.
+        # Set this entry as ONNX Runtime's backend does, so that both backends accept the same models.
         options.add_session_config_entry(
             "session.allow_released_opsets_only", "1" if cls.allowReleasedOpsetsOnly else "0"
         )

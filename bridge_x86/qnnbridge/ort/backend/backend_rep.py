@@ -49,7 +49,7 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
             if len(names) != 1:
                 raise RuntimeError(f"Model expect {len(names)} inputs")
             inputs = [inputs]
-        # ONNX's tests pass numpy scalars, which a session accepts only as arrays.
+        # ONNX's tests pass numpy scalars: convert them to arrays, because a session refuses scalars.
         feeds = {
             name: np.asarray(inputs[index]) if isinstance(inputs[index], np.generic) else inputs[index]
             for index, name in enumerate(names)

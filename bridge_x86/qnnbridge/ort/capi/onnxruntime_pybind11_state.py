@@ -15,8 +15,8 @@ from qnnbridge_protocol.errors import OrtError
 _ERRORS = {cls.__name__: cls for cls in OrtError.__subclasses__()}
 globals().update(_ERRORS)
 
-# Names of this module that ``onnxruntime`` lacks, or uses for another class. Values: the module of qnnbridge that
-# defines the object, and the object's name there.
+# Names of this module that do not exist in ``onnxruntime``, or that mean another class there. Values: the module of
+# qnnbridge that defines the object, and the object's name in that module.
 INNER: dict[str, tuple[str, str]] = {
     name: (f"qnnbridge.{home}", there or name)
     for home, names in {
