@@ -1,4 +1,4 @@
-"""Signatures of functions of ONNX Runtime's bindings, and the error for arguments that they refuse."""
+"""Signatures of ONNX Runtime's native functions, and the error that they raise for arguments of wrong types."""
 # ruff: noqa: E501 - one signature a line
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def refused(name: str, *given: Any, **named: Any) -> RemoteTypeError:
 
     Args:
         name: the function, ``Class.method`` for a method, or ``Class.property`` for assigning to a property.
-        given: positional arguments of the call. For a method, the first argument is its object.
+        given: positional arguments of the call, including `self` of a method.
     """
     cls, _, function = name.rpartition(".")
     overloads = SIGNATURES[name].replace("C.", f"{BINDINGS}.").split("\n")

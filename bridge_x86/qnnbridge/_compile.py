@@ -195,7 +195,7 @@ class Compiled:
 
     Attributes:
         results: one result per job.
-        skipped: reason why nothing was compiled, with `resume`; ``None`` if the host compiled.
+        skipped: with `resume`, the reason why nothing had to be compiled; ``None`` if the host compiled.
     """
 
     results: tuple[CompileResult, ...]

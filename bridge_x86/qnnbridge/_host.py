@@ -65,10 +65,10 @@ class HostStats:
     """Counters of events since the `Host` was created.
 
     generation: number of starts of the host. crashes: number of times that the host ended unexpectedly.
-    retried_calls: calls that were repeated in the next generation. cpu_fallbacks: sessions that requested QNN and
-    run on the CPU, as their ``fallback`` allows. last_crash: description of the last crash. shared_calls: calls
-    that took the fast path (all others use the connection). channels: open fast channels. shared_bytes: memory
-    shared with the host. shared_memory: "available", or the reason why it is not. results_copied: results of
+    retried_calls: calls that were repeated in the next generation. cpu_fallbacks: sessions that requested QNN but
+    run on the CPU, because the application allowed this. last_crash: description of the last crash. shared_calls:
+    calls that took the fast path (all others use the connection). channels: open fast channels. shared_bytes:
+    memory shared with the host. shared_memory: "available", or the reason why it is not. results_copied: results of
     ``borrow=True`` that were copied, because the application holds too many already. arrays_copied: arrays of
     ``empty_input`` and ``empty_output`` that are in ordinary memory, because no shared memory was left. objects:
     objects that this process has created in the host and not released. cache_hits: sessions created from a compiled
@@ -229,7 +229,7 @@ class Host(Shown):
         self.invalid_entries: dict[tuple[str, str, str], EntryFault] = {}
 
     def _at_fork_reinit(self) -> None:
-        """Prepare a separate host for the child of a fork, in which the sessions are created again."""
+        """After a fork, give the child its own host; the child's sessions are created again in this host."""
         parents = self.supervisor
         if parents.closed:
             return
@@ -262,7 +262,7 @@ class Host(Shown):
         _open_hosts.discard(self)
 
     def restart(self) -> None:
-        """Replace the process by a new one. No call is lost; sessions are created again at their next use.
+        """Replace the host process with a new one. No call is lost; sessions are created again at their next use.
 
         For a daemon, its NPU host is replaced for all applications.
         """
@@ -495,7 +495,7 @@ class Host(Shown):
         # again.
         if self.log_function is not None:
             self._releases.keep_slow()
-        # The objects are lost when the host ends, so the host is replaced only after the last object was released.
+        # The end of a host destroys its objects, so replace the host only after the last object was released.
         if not self._objects.get(process.generation) and self.recycler.is_due(process.generation, process.real_pid):
             self.supervisor.retire(process, wait=False)
 
@@ -547,7 +547,7 @@ class _HostPolicy(Policy):
         pass
 
     def before_attempt(self, process: HostProcess, deadline: float | None) -> None:
-        # Do not check the quarantine again: the operation must not wait until ONNX Runtime is loaded.
+        # Skip the second check of the quarantine, which would have to wait until ONNX Runtime is loaded.
         pass
 
     def expired(self, process: HostProcess, late: CallTimedOut, limits: CallLimits) -> DeadlineExceeded:

@@ -79,7 +79,7 @@ class HostObject:
             operation: name of an operation of this type of object.
             arguments: arguments by name, of types that msgpack supports.
             values: tensors and other values.
-            objects: further objects of the same host.
+            objects: other objects of the same host that the operation uses.
             functions: functions of the application, by name, that the host may call during the operation.
             context: identifies the model to blame if the host dies.
 

@@ -83,11 +83,11 @@ class InferenceSession(Shown):
             compares before the call returns, and raises `NumbersDiffer`; ``False`` does not compare. Default: the
             value of ``QNNBRIDGE_VERIFY``, else "warn". The verdict is cached for each combination of model,
             options, chip and version. `verified` reports the verdict and the number of compared calls.
-        fix: whether the session is created from a rewritten copy of the model (`qnnbridge fix`); the CPU proves
-            that a rewrite does not change the results. Default: rewrite operators that QNN is known to compute
-            wrong; with `buckets`, also rewrite operators that QNN refuses. ``True`` rewrites all operators that QNN
-            may refuse or compute wrong; ``False`` rewrites nothing. A map selects the rewrites: ``{"constants":
-            {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` lists the rewrites.
+        fix: whether the session is created from a rewritten copy of the model (`qnnbridge fix`). Runs on the CPU
+            check that a rewrite does not change the results. Default: rewrite operators that QNN is known to
+            compute wrong; with `buckets`, also rewrite operators that QNN refuses. ``True`` rewrites all operators
+            that QNN may refuse or compute wrong; ``False`` rewrites nothing. A map selects the rewrites:
+            ``{"constants": {"sr": 16000}, "only": [...], "skip": [...]}``. `fixed` lists the rewrites.
         buckets, pad, cut, split, overflow, chunk: sizes for free dimensions, and handling of calls with other
             sizes; see docs/buckets.md.
         enable_fallback, disabled_optimizers: as in ONNX Runtime. A silent fallback to the CPU stays off for every
@@ -156,7 +156,7 @@ class InferenceSession(Shown):
         self._background = Background("qnnbridge run_async")
 
     def _make_runner(self, recipe: SessionRecipe, host: Host, creation: CallLimits) -> Runner:
-        """Create the runner for the calls. Subclasses in `qnnbridge.ort` choose the recipe and the sizes here."""
+        """Create the runner for the calls. Overridden in `qnnbridge.ort`, to choose recipe and bucket sizes."""
         recipe, retry = choose_model(host, recipe, creation.timeout), creation.retry or 0
         if self._bucket_arguments is None:
             return RemoteRunner(host, recipe, retry, creation, self._timeout, self._warn)
@@ -624,7 +624,7 @@ def from_recipe(
     """Create a session from a recipe (`SessionRecipe`) instead of the application's arguments.
 
     Args:
-        creation: time limit and number of repetitions of the creation.
+        creation: time limit for creating the session, and number of repetitions after crashes.
         timeout: the default time limit of calls, in seconds.
         warn: function that warns the application.
     """

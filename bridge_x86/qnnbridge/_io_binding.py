@@ -180,7 +180,8 @@ class IOBinding:
         """Do nothing, because the outputs have already arrived when a run returns."""
 
     def get_outputs(self) -> list[OrtValue]:
-        """Return the bound outputs in the order of binding. Before a run, outputs without memory have no value."""
+        """Return the bound outputs in the order of binding. Before the first run, an output that is not bound to
+        memory has no value."""
         return [output.holder for output in self._outputs.values()]
 
     def get_outputs_as_ortvaluevector(self) -> list[OrtValue]:
@@ -300,7 +301,7 @@ def _braces(shape: Sequence[int]) -> str:
 
 
 def _in_execution(error: errors.BridgeError) -> errors.RemoteRuntimeError:
-    # For a binding ONNX Runtime omits its prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : ".
+    # Remove the prefix "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : ", which ONNX Runtime omits for a binding.
     text = error.message
     if text.startswith("[ONNXRuntimeError]"):
         # Insert the space that ONNX Runtime's message for a binding contains after "output name:".
@@ -332,7 +333,8 @@ def _copied(value: Any) -> Any:
 
 # --- the values of one bound run, in memory that is shared with the host ------------------------------------
 
-# Letters for the numpy types that the host reads without conversion. Strings and objects are not included.
+# Kind codes (`dtype.kind`) of the numpy types that the host reads without conversion. Strings and objects are not
+# included.
 _KINDS: Final = "biufc"
 
 

@@ -85,7 +85,7 @@ def pull(
             raise from_wire(answer["error"])
         return str(answer["path"])
     except (ValueError, LookupError, TypeError) as error:
-        if isinstance(error, BridgeError):  # raised by `from_wire` above; some BridgeErrors are ValueErrors
+        if isinstance(error, BridgeError):  # from `from_wire`; some BridgeErrors are also ValueErrors
             raise
         raise PullFailed(
             f"The process that pulls {name} ended without an answer (exit code {process.returncode}).",

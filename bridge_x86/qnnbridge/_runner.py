@@ -50,7 +50,7 @@ class Runner(Protocol):
     def verified(self) -> NumbersReport: ...
 
     def announce(self, session: object) -> None:
-        """Report a new session to the functions in `remote_runner.watchers`, for example of `qnnbridge.testing`."""
+        """Pass a new session to the functions in `remote_runner.watchers`, which `qnnbridge.testing` uses."""
 
     def run(
         self,

@@ -192,7 +192,7 @@ class SessionOptions(HasFields):
     def add_external_initializers_from_files_in_memory(
         self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int], /
     ) -> None:
-        """Provide the contents of the model's external data files. They are sent when a session is created.
+        """Provide the contents of the model's external data files, which are sent when a session is created.
 
         Args:
             names: names of the files, as they occur in the model.
@@ -230,7 +230,7 @@ class SessionOptions(HasFields):
                 cause=f"Initializer {name!r} is of type {type(value).__name__}.",
                 fix="Wrap a numpy array with qnnbridge.OrtValue.ortvalue_from_numpy.",
             )
-        # ONNX Runtime uses one table for `add_initializer` and `add_external_initializers`.
+        # ONNX Runtime stores the names of both kinds of initializers in one table, so a name must not be in both.
         if name in self._initializers or name in self._external_initializers:
             raise errors.RemoteRuntimeError(f"An OrtValue for this name has already been added: {name}")
         target[name] = value
@@ -341,7 +341,7 @@ class SessionOptions(HasFields):
             from qnnbridge._bindings import refused  # a large table, needed only for errors
 
             raise refused("SessionOptions.set_provider_selection_policy_delegate", self, delegate)
-        # Store a tuple, because the options must distinguish the function None from no function.
+        # Store a tuple, to distinguish a call of this method with None from no call.
         self._delegate = (delegate,)
 
     def set_ep_context_data_read_func(self, read_func: Callable[[str, Any], Any], max_data_size: int) -> None:

@@ -89,7 +89,8 @@ class Background:
         self._threads = 0
 
     def _at_fork_reinit(self) -> None:
-        # Drop the jobs in the forked child: the parent process runs them, and the child has none of its threads.
+        # Drop the jobs in the forked child: threads of the parent run them, and the child does not have these
+        # threads.
         self._jobs.clear()
         self._begin()
 
@@ -362,8 +363,8 @@ class TerminateFlag:
 
 
 class TerminateRelay:
-    """Context manager around a request that sends a CANCEL message when the flag is set. Its value is passed to
-    `Channel.call` as ``on_sent``.
+    """Context manager around a request that sends a CANCEL message when the flag is set. The caller passes the
+    value of the `with` statement to `Channel.call` as ``on_sent``.
 
     Args:
         options: object with the flag.
@@ -411,4 +412,4 @@ class TerminateRelay:
             try:
                 self._channel.cancel(self._request_id, time.monotonic() + CANCEL_TIMEOUT_S)
             except (BridgeError, ChannelFailed, ChannelRetired, CallTimedOut):
-                pass  # the request itself reports the error
+                pass  # if the connection failed, the waiting request raises the error

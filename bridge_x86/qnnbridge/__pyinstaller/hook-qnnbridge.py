@@ -22,6 +22,6 @@ hiddenimports = [
 ]
 # JSON tables that the bridge needs to explain why a host ended.
 datas = collect_data_files("qnnbridge", includes=["**/*.json"])
-# Exclude packages that only the tools and the host use. In the bridge only `onnxruntime.backend` uses onnx, and a
-# program that imports that module imports onnx itself, so that PyInstaller finds it.
+# Exclude packages that only the tools and the host use. The bridge uses onnx only in `onnxruntime.backend`. A
+# program that imports this module also imports onnx, so PyInstaller finds onnx there.
 excludedimports = ["qnnbridge_host", "qnnbridge_daemon", "qnnbridge_tools", "onnxruntime", "onnx", _OWN]

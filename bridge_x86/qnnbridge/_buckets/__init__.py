@@ -9,7 +9,7 @@ also uses such runs to find values that do not change the results.
 
 A call takes one of these paths:
 
-    sizes of the inputs --> fit a variant     --> pad, run, cut the outputs back
+    sizes of the inputs --> fit a variant     --> pad, run, remove the padding from the outputs
                         --> windows (chunk=)  --> overlapping windows, not padded along that axis, joined
                         --> too large, split= --> parts along one axis, each a call, joined
                         --> too large         --> refused, or the model on the CPU (overflow="cpu")
@@ -106,7 +106,7 @@ def fit(
     if rise <= 0:
         return None
     for divisor in divisors:
-        # Both output sizes were rounded down, so the factor differs from `rise * divisor / run` by at most 1.
+        # Output sizes are rounded down, so the factor differs from `rise * divisor / run` by at most 1.
         nearest = round(rise * divisor / run)
         for factor in (nearest, nearest - 1, nearest + 1):
             offsets = offsets_of(factor, divisor, observed)
@@ -229,7 +229,7 @@ def make_arguments(
 
 
 def _listed(buckets: Any) -> tuple[Any, frozenset[tuple[int, ...]] | None]:
-    """Convert a list of combinations, ``[{"text": 16, "frames": 64}, ...]``, to sizes by name.
+    """Convert a list of combinations, ``[{"text": 16, "frames": 64}, ...]``, to sizes by dimension name.
 
     Return the sizes and the combinations. If `buckets` is not a list of maps, return it unchanged with ``None``,
     which stands for all combinations.

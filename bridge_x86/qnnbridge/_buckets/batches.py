@@ -74,8 +74,8 @@ def variant_for(plan: BucketPlan, sizes: Sizes) -> Sizes | None:
 
 
 def too_large(plan: BucketPlan, sizes: Sizes) -> tuple[int, ...]:
-    """Return the indices of the free dimensions whose size exceeds the largest bucket, or differs from the only
-    permitted size."""
+    """Return the indices of the free dimensions that do not fit: the size exceeds the largest bucket, or differs
+    from the only size that the dimension permits."""
     return tuple(
         number
         for number, size in enumerate(sizes)
@@ -162,7 +162,7 @@ class OutputShapes:
     Attributes:
         found: the relations of each output, one per dimension; ``None`` for a dimension that is fixed or not cut.
             An output without an entry is never cut.
-        uncut: for each output without an entry in `found`, the reason.
+        uncut: for each output without an entry in `found`, the reason why it cannot be cut.
         given: outputs whose relations the application specified with `cut`.
     """
 
@@ -295,10 +295,10 @@ def joined(results: Sequence[Sequence[Any]], axes: Sequence[int]) -> list[Any]:
 
 # Windows are for models in which an output depends only on nearby inputs (convolutional decoders). A window is as
 # long as a bucket and is never padded. The first window starts at the start of the input and the last window ends
-# at its end, so the model's own padding takes effect there as in a run on the whole input. At every other end of
-# a window, the outputs that may depend on inputs beyond this end are dropped: their number is the distance over
-# which an output depends on inputs (`Context`). The remaining outputs are joined and equal the outputs of a run on
-# the whole input.
+# at its end, so the model's own padding takes effect there as in a run on the whole input. At every other end of a
+# window, outputs may depend on inputs outside the window. These outputs are dropped. Their number is the distance
+# over which an output depends on inputs (`Context`). The remaining outputs are joined and equal the outputs of a
+# run on the whole input.
 
 # Output axis whose size depends on a free dimension: (relation of the axis's size to that dimension, axis index).
 End = tuple[Relation, int]

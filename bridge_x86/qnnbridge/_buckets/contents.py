@@ -24,10 +24,10 @@ Runs = Callable[[Feeds], "Sequence[Any] | None"]
 
 # Standard deviation of a random change of an input. It is large, so that no activation function hides the change.
 CHANGE: Final = 8.0
-# Standard deviation of the change in every fourth draw: in deep models a smaller change does not reach the last
-# steps.
+# Standard deviation of the change in every fourth draw: in deep models the effect of a smaller change disappears
+# before it reaches the last steps.
 LARGE_CHANGE: Final = 64.0
-# Largest integer to try as an input. Later rows of an embedding table behave like the earlier rows.
+# Largest integer to try as an input. Larger ids select rows of an embedding table that behave like earlier rows.
 LARGEST: Final = 2**15 - 1
 # Value that hides a step in an additive mask (a mask that the model adds to its attention scores).
 HIDDEN: Final = -1e4
@@ -84,7 +84,7 @@ def draw(feeds: Feeds, highest: Mapping[str, int], number: int) -> dict[str, Arr
     """Generate values for all inputs.
 
     Args:
-        feeds: values of the right types and shapes; inputs that are not drawn keep them.
+        feeds: values of the right types and shapes. An input that is not drawn keeps its value.
         highest: the largest valid integer of each input that contains ids or codes. Other integer inputs keep their
             values.
         number: number of the draw. It selects the type of masks, and whether integers cover their range or are only

@@ -1,9 +1,10 @@
 """Check whether padding changes the results of a model by comparing CPU results with and without padding.
 
-The comparison consists of pure functions that call a `RunFree` function (requests to a host); `PaddingCheck`
-decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU. When a session with
-buckets is created, runs of this model show how output sizes follow from input sizes, over which distance an input
-influences an output, and which padding does not change the results (if the application does not specify padding).
+The comparison consists of pure functions that run the model through a `RunFree` function, which sends requests to a
+host. `PaddingCheck` decides when to compare. `FreeModel` is the model with free sizes, in one session on the CPU.
+When a session with buckets is created, runs of this model show how output sizes follow from input sizes, over which
+distance an input influences an output, and, if the application does not specify padding, which padding does not
+change the results.
 """
 
 from __future__ import annotations
@@ -255,7 +256,7 @@ Feeds = Mapping[str, Any]
 
 
 class PaddingCheck:
-    """Check whether padding changes the results of calls. `found`: the first change, or ''. Thread-safe.
+    """Check whether padding changes the results of calls. `found`: the first change reported, or ''. Thread-safe.
 
     Args:
         mode: "warn" compares in a background thread; "raise" compares before `run` returns.
@@ -270,7 +271,7 @@ class PaddingCheck:
         self._tried: set[Sizes] = set()
 
     def report(self, change: str) -> None:
-        """Record a change by padding, and log a warning for the first change. Ignore an empty `change`."""
+        """Record that padding changed results. Log a warning for the first change. Ignore an empty `change`."""
         with self._lock:
             if not change or self.found:
                 return
@@ -290,8 +291,8 @@ class PaddingCheck:
         Args:
             feeds: inputs without padding.
             compare: function that returns a description of how padding changes the results for given feeds.
-            again: whether to compare even if an earlier call was compared; set if the numbers check compares this
-                call.
+            again: whether to compare even if an earlier call of this variant was compared. Set for a call whose
+                results are also compared with the CPU.
 
         Raises:
             NumbersDiffer: padding changes results, and the mode is "raise".
@@ -347,8 +348,8 @@ class FreeModel:
     """The model with free sizes, on the CPU.
 
     Attributes:
-        model: description of the model, without the inputs that are constants.
-        constants: values of the inputs that are constants.
+        model: description of the model, without the inputs that `constants` contains.
+        constants: values of the inputs that the application has fixed with ``fix=``.
         highest: the largest valid integer of each padded integer input, found in the first trial.
     """
 
@@ -586,7 +587,7 @@ class FreeModel:
                 shorter = tuple(
                     size if number in plan.unpadded else max(1, size - by) for number, size in enumerate(true)
                 )
-                # Skip sizes that the model refuses: some models accept only multiples of a number.
+                # Add only samples that the model accepts: some models accept only multiples of a size.
                 few = list(self._samples(one, shorter, highest))[: len(SPREADS) if highest else 1]
                 samples += [feeds for feeds in few if self._run_if_valid(feeds, deadline) is not None]
             report = verify_padding(one, shapes, names, samples, lambda feeds: self.run(feeds, deadline), tolerance)
@@ -602,7 +603,8 @@ class FreeModel:
         deadline: float | None,
     ) -> bool:
         """Return whether an output depends only on inputs that are not padded, such as an input that contains the
-        number of frames. Such an output differs between samples, but not if all padded inputs become NaN."""
+        number of frames. Such an output differs between samples, but does not change if all padded inputs are set
+        to NaN."""
         padded = _padded(self.variants.plan)
         if shows_nothing(values) or any(samples[0][one].dtype.kind != "f" for one in padded):
             return False
@@ -625,7 +627,7 @@ class FreeModel:
                 for name, value in feeds.items()
             }
             for name, number in _lengths(plan, feeds).items():
-                # Use the full length in the first sample and shorter lengths in the others.
+                # Use the full length in the first sample and shorter lengths in the later samples.
                 made[name] = np.full_like(feeds[name], max(1, sizes[number] - seed * max(1, sizes[number] // 4)))
             yield made
 

@@ -81,7 +81,8 @@ def name_axes(
     if found == tuple(inputs):
         return recipe, found
     fix = recipe.spec.fix
-    # A named axis needs the rewrite `fixed-shapes`, so permit it even if rewrites are off or postponed.
+    # A named axis needs the rewrite `fixed-shapes`, so allow this rewrite even if rewrites are disabled, or are
+    # applied only after QNN has refused the model.
     if fix is None or fix.when == "refused":
         fix = FixSpec()
     elif fix.when == "never":
@@ -93,7 +94,7 @@ def name_axes(
 # Configuration entries that make the QNN provider write a compiled model.
 _WRITES_A_FILE = ("ep.context_enable", "ep.share_ep_contexts", "ep.stop_share_ep_contexts")
 
-# Padding value that repeats the last row.
+# Value of `pad=` that requests padding with copies of the last row.
 EDGE: Final = "edge"
 
 # Sizes of a call or a variant: one for each free dimension, in the order of `BucketPlan.symbols`.

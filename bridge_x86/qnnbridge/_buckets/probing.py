@@ -50,8 +50,8 @@ MAX_SEARCHED: Final = 32
 @dataclasses.dataclass(slots=True)
 class _Findings:
     relations: dict[str, list[Relation | None]]
-    # Axes whose relation is still unknown, by output. The list is empty for an output without a declared shape,
-    # which is in `undeclared`.
+    # Axes whose relation is still unknown, by output. An output without a declared shape has an empty list and is
+    # in `undeclared`.
     open: dict[str, list[int]]
     undeclared: set[str]
     uncut: dict[str, str]
@@ -108,8 +108,8 @@ def zeros(inputs: Sequence[NodeInfo], sizes: Mapping[str, int]) -> dict[str, Any
 def needed_values(
     inputs: Sequence[NodeInfo], feeds: Mapping[str, Array], runs: Callable[[Mapping[str, Array]], bool]
 ) -> dict[str, Any]:
-    """Return values for small inputs with which the model runs, if it does not run with zeros; {} if it runs with
-    zeros, or if no values are found.
+    """Find values for the small inputs with which the model runs, if it fails with zeros. Return {} if the model
+    runs with zeros, or if no values are found.
 
     Args:
         feeds: zeros for all inputs.
@@ -305,7 +305,8 @@ def _search(observed: _Observations, name: str, axis: int) -> Relation | None:
     """Find the relation of a dimension with a large divisor.
 
     The dimension increases in steps. The exact positions of two steps, one at small and one at large sizes, leave
-    few possible relations. The simplest relation is tested at further sizes until no size can refute it.
+    few possible relations. The simplest relation is tested at the sizes that could refute it, until none of these
+    sizes is untested.
     """
     # `_find_step` tries sizes up to `start + MAX_DIVISOR`, so start the second search that far below the largest
     # bucket.
@@ -349,7 +350,7 @@ def _find_step(observed: _Observations, name: str, axis: int, start: int) -> boo
 
 
 def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Observations) -> Iterator[int]:
-    """Yield the sizes whose dimensions decide whether the relation is correct."""
+    """Yield the sizes at which the observed dimension shows whether the relation is correct."""
     factor, divisor = relation.factor, relation.divisor
     first, largest = observed.base, observed.buckets[-1]
     offsets = offsets_of(factor, divisor, values)

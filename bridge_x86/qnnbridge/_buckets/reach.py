@@ -44,8 +44,8 @@ TOLERANCE: Final = 1e-4
 # Number of consecutive lengths at which windows are tried, so that the last window starts at each offset within a
 # stride.
 CONSECUTIVE: Final = 4
-# Operators whose influence decreases gradually over a distance: in float32 the distance at which it disappears
-# depends on the inputs.
+# Operators whose influence decreases gradually. They have no fixed context: the distance at which the influence
+# disappears in float32 depends on the inputs.
 FADING: Final = frozenset({"LSTM", "GRU", "RNN", "Scan", "Loop", "CumSum", "Softmax", "Attention"})
 # If the change at the farthest affected step is larger than this (relative to the largest value), the influence
 # ends abruptly there. A gradually decreasing influence ends at the rounding error of float32, about 1e-7.
@@ -74,7 +74,7 @@ class _Seen:
     """Effects of changes that were observed with inputs of one length.
 
     Attributes:
-        still: outputs that no change affected at its own position.
+        still: outputs that did not change at the position of any changed input.
         idle: inputs whose changes affected no output.
         left: largest distance at which a change affects later outputs.
         right: largest distance at which a change affects earlier outputs.
@@ -113,7 +113,7 @@ def measure(
     Args:
         number: index of the dimension.
         highest: the largest valid integer of each integer input.
-        operators: operators of the model, as far as they are known. longest: largest size to try.
+        operators: known operators of the model; the list may be incomplete. longest: largest size to try.
 
     Raises:
         OptionError: the context is unlimited, or cannot be measured with generated inputs.
@@ -197,7 +197,7 @@ def _seen_at(
 
 
 def _compare(seen: _Seen, before: Sequence[Any], after: Sequence[Any], ends: Sequence[End], place: int) -> bool:
-    """Add the effect of a change at `place` to `seen`. Return whether any output changed."""
+    """Add the effect of changing the inputs at position `place` to `seen`. Return whether any output changed."""
     moved = False
     for at, (one, other, (relation, axis)) in enumerate(zip(before, after, ends, strict=True)):
         old, new = np.asarray(one), np.asarray(other)
@@ -267,7 +267,7 @@ def check_exact(
     length = usable[0]
     constant = set(range(len(ends)))
     for one in draws(feeds_of(length), plan.inputs):
-        # Use at least three windows: a first, a middle and a last one.
+        # Use at least three windows, to test a first, a middle and a last window.
         size = 2 * length + 1 + one % CONSECUTIVE
         feeds = draw(feeds_of(size), highest, one)
         cuts = windows(size, length, context)

@@ -32,7 +32,8 @@ def mixes(
         for name, axis in axes_of(plan, feeds, number):
             alone[name] = alone[name].take([row], axis)
         if any(_differs(values, value, row) for values, value in zip(both, run(alone), strict=True)):
-            # Run again: a model with random operators gives different results in each run, which proves nothing.
+            # Run the batch again. If its results differ, the model is random, and the comparison above proves
+            # nothing.
             return all(map(np.array_equal, both, run(feeds)))
     return False
 

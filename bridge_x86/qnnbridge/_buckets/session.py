@@ -1,8 +1,8 @@
 """`BucketedRunner`: run calls of any size on variants of the model that are compiled for a few sizes.
 
 This is the `Runner` of an `InferenceSession` with ``buckets=``. A call is padded, runs in the smallest variant that
-is large enough, and its outputs are cut back. The smallest variant is created together with the session.
-Thread-safe.
+is large enough, and the padding is removed from its outputs. The smallest variant is created together with the
+session. Thread-safe.
 """
 
 from __future__ import annotations
@@ -168,8 +168,8 @@ class BucketedRunner:
                 self._bucket_arguments = arguments
                 variants.plan = plan = make_plan(arguments, model, recipe.label)
             self._plan = plan
-            # Compile the smallest variant now, so that a model that QNN refuses fails when the session is created
-            # and not at a call.
+            # Compile the smallest variant now: if QNN refuses the model, the error is raised when the session is
+            # created and not at the first call.
             self._first = variants.get(plan.smallest(), "open", deadline, creation.on_deadline)
             if not decides:
                 self._shapes = free.shapes(arguments, deadline)
@@ -230,8 +230,8 @@ class BucketedRunner:
         return self._asks_for_qnn and chosen and not arguments.chunk
 
     def _parts_text(self) -> str:
-        """Return a string that describes how calls are divided and how the model is rewritten. Both affect the
-        results, so stored verdicts apply only if this string is equal."""
+        """Return a string that describes how calls are divided and how the model is rewritten. The division and the
+        rewrites affect the results, so a stored verdict applies only to an equal string."""
         plan, windowing, fix = self._plan, self._windows, self.recipe.spec.fix
         text = f"buckets {plan.symbols} {plan.buckets} split {sorted(plan.split)} fix {fix}"
         return text if windowing is None else f"{text} windows {windowing.number} {windowing.context}"
@@ -285,8 +285,8 @@ class BucketedRunner:
         try:
             true = self._sizes_of(feeds)
         except InvalidArgument as error:
-            # The inputs have different sizes for one dimension, so they cannot be padded. With overflow="cpu", ONNX
-            # Runtime decides whether this is an error.
+            # The inputs have different sizes for one dimension, so they cannot be padded. With overflow="cpu", the
+            # call runs on the CPU, and ONNX Runtime decides whether the sizes are an error.
             if self._bucket_arguments.overflow != "cpu":
                 raise
             return self._answer_on_cpu(call, feeds, error.message.partition(INVALID_ARGUMENT)[2])
@@ -369,8 +369,8 @@ class BucketedRunner:
             self._whole.compare_call(call.names, [(name, value, None) for name, value in feeds.items()], results)
 
     def _answer_on_cpu(self, call: _Call, feeds: Mapping[str, Any], because: str) -> list[Any]:
-        """Run a call on the CPU. Warn and log only once; `buckets` and `placement` report how often this
-        happened."""
+        """Run a call on the CPU. Warn and log only once; `buckets` and `placement` report the number of such
+        calls."""
         # `_count` returns the new number under its lock, so only one thread warns.
         if self._count("on_cpu") == 1:
             label = self.recipe.label
@@ -540,7 +540,8 @@ class BucketedRunner:
     @property
     def verified(self) -> NumbersReport:
         """The worst report of all variants: "differs" before "unknown" before "agrees". If padding changes the
-        results, the state is "differs", too: a variant is compared with the CPU's results for padded inputs."""
+        results, the state is "differs", too: the report of a variant cannot show this, because the CPU gets the
+        same padded inputs."""
         if self._padding.found and self._first.verified.state != "off":
             reason = f"padding changes results: {self._padding.found}"
             return NumbersReport("differs", reason=reason, when=time.time())

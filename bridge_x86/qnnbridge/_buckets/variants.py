@@ -202,7 +202,7 @@ class Variants:
         """
         variant = self._variants[sizes]
         runner = variant.runner
-        # Fast path without a lock, taken by nearly every call.
+        # Fast path: nearly every call returns here and needs no lock.
         if runner is not None and not self._closed:
             return runner
 
@@ -280,7 +280,7 @@ class Variants:
             error.evidence = (*error.evidence, f"The variant for {self.text(variant.sizes)} was being created.")
             raise
         variant.seconds, variant.made_by = time.monotonic() - begun, made_by
-        # Set the runner last, because readers without the lock then expect time and reason to be set.
+        # Set the runner last: a thread that sees the runner reads time and reason without taking the lock.
         variant.runner = runner
         # `close` ran before this runner was set, so this thread closes the runner.
         if self._closed:

@@ -2,9 +2,9 @@
 
 `DaemonConnector` is the spawner of a `Host` whose process is a daemon: instead of starting a process it connects to
 the running daemon. `reach` does the slow steps within the caller's deadline: find the daemon, start a daemon if
-none runs and this is allowed, and authenticate. After `DeadlineExceeded`, `reach` may be called again and continues
-where it stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and blames no model:
-the daemon investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
+none runs and `DaemonAccess.start` is true, and authenticate. After `DeadlineExceeded`, `reach` may be called again
+and continues where it stopped. `spawn` returns the connection. `LostDaemon` reports the loss of a connection and
+blames no model: the daemon investigates crashes of the NPU host, keeps the quarantine and repeats the calls.
 
 The supervisor's start lock ensures that only one thread at a time calls these methods.
 """
@@ -68,8 +68,8 @@ _MORE_ROOM: Final = (
 
 
 class Unreachable(Exception):
-    """Raised if no daemon can be reached now. The text is the reason, without a capital letter and a full stop.
-    fix: advice for the user, if there is any."""
+    """Raised if no daemon can be reached now. The text is a clause for messages: it starts in lower case and has no
+    full stop. fix: advice for the user, if there is any."""
 
     def __init__(self, text: str, fix: str | None = None) -> None:
         super().__init__(text)
@@ -103,7 +103,7 @@ def enter_daemon(deadline: float) -> DaemonLink:
 
 
 def enter(discovery: Discovery, folder: Path, deadline: float) -> DaemonLink:
-    """Connect to the daemon that `discovery` describes, the contents of its `daemon.json`.
+    """Connect to the daemon that `discovery`, the contents of a `daemon.json`, describes.
 
     Raise `OSError`, `NotProven`, `Unreachable` or `VersionMismatch`."""
     deadline = min(deadline, time.monotonic() + DIALOGUE_TIMEOUT_S)
@@ -233,9 +233,9 @@ class LostDaemon:
         process.kill(failure.reason.message if failure.reason is not None else "the connection to the daemon ended")
         error = _error(process, failure.reason)
         error.details.setdefault("generation", process.generation)
-        # The daemon runs no native code, so a call can end the connection only by sending invalid data; `reason`
-        # then contains the error. Without a reason, or if the daemon hung, calls are repeated without reducing
-        # `retry`.
+        # The daemon runs no native code, so a call can end the connection only by sending invalid data, and
+        # `failure.reason` then contains the error. If the connection ended without an error, or the daemon hung, no
+        # call is the cause, and calls are repeated without reducing `retry`.
         outside = failure.reason is None or isinstance(failure.reason, HostHung)
         return DeathReport(error, None, from_outside=outside)
 
@@ -292,8 +292,8 @@ def _tail(log: str) -> list[str]:
 RECONNECT_TIMEOUT_S: Final = 5.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
-# First pause before another start if a daemon reported "ready" or "running" but cannot be reached, because it was
-# ending. The pause doubles with each attempt.
+# First pause before the next start of a daemon. A daemon that is ending may report "ready" or "running" although no
+# client can reach it. The pause doubles with each attempt.
 _START_AGAIN_S: Final = 0.5
 # Maximum number of consecutive daemons that end without output before they are ready (after a kill, for example).
 _MOST_SILENT_ENDS: Final = 3
@@ -341,7 +341,7 @@ class DaemonConnector:
         start_again_s = _START_AGAIN_S
         while True:
             try:
-                # Pass the deadline, not `until`: an authentication that has begun may continue after `until`.
+                # Pass the deadline, not `until` (end of the search): authentication may continue after the search.
                 self._ready = enter_daemon(math.inf if deadline is None else deadline)
                 self._was_there = True
                 self._silent_ends = 0
@@ -357,7 +357,7 @@ class DaemonConnector:
             if self._access.start and self._starting is None and time.monotonic() >= start_at:
                 self._starting = Starting(self._access.arguments, self._access.python)
             if self._await_start(min(until, time.monotonic() + pause_s)):
-                # The pauses increase, so that a daemon that always ends is not started in a tight loop.
+                # Double the pause, so that a daemon that always exits is not started in a tight loop.
                 start_at, start_again_s = time.monotonic() + start_again_s, start_again_s * 2
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

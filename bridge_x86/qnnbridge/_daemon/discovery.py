@@ -106,7 +106,7 @@ _MAX_BYTES: Final = 64 * 1024
 _LATEST_S: Final = 2**36
 _LARGEST_PID: Final = 2**32
 _REPLACE_TRIES: Final = 20
-# Pause between attempts: on Windows a file cannot be replaced while another process reads it.
+# Pause between attempts to replace the file: on Windows this fails while another process reads the file.
 _REPLACE_INTERVAL_S: Final = 0.05
 
 
@@ -217,7 +217,8 @@ DETACHED: Final = "--detached"
 TAKE_OVER: Final = "--take-over"
 
 _PACKAGES: Final = ("qnnbridge_protocol", "qnnbridge_os", "qnnbridge_host", "qnnbridge", MODULE)
-# Variables that the daemon does not inherit. QNNBRIDGE_HOST could request a daemon instead of a host.
+# Variables that the daemon does not inherit. QNNBRIDGE_HOST=daemon is meant for applications: the daemon itself
+# must start a host and not connect to a daemon.
 _DROPPED: Final = ("QNNBRIDGE_HOST",)
 _PATHS: Final = tuple(
     f"QNNBRIDGE_{name}" for name in ("STATE_DIR", "CACHE_DIR", "RUNTIME_DIR", "CONFIG", "EP_PATH")

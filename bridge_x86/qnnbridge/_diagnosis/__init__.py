@@ -191,11 +191,11 @@ class CrashReports:
 
     def read(self, report_id: str) -> dict[str, Any]:
         """Return the report whose id begins with `report_id`, or the newest report for ``last``. Raise
-        `OptionError` if there is not exactly one, or if it is damaged."""
+        `OptionError` if no report or several reports match, or if the report is damaged."""
         return _read(self._file(report_id))
 
     def read_text(self, report_id: str) -> str:
-        """Return the text file of a report, which people read. Raise `OptionError` like `read`."""
+        """Return the human-readable text of a report. Raise `OptionError` like `read`."""
         path = self._file(report_id)
         data = _read(path)
         try:

@@ -22,7 +22,7 @@ from qnnbridge_protocol.errors import HostCrashed, HostStartFailed
 # Native steps that the host declares before it starts them.
 NATIVE_PHASES: Final = frozenset(("importing", "registering", "creating", "compiling", "running"))
 
-# Operations that compile a model. They refuse models that are already compiled.
+# Operations that compile a model, and that fail if the model is already compiled.
 _COMPILES: Final = frozenset(("model.compile", "worker.compile"))
 
 # Weight above those of all rules: if qnnbridge itself ended the host, the host's log does not matter.
@@ -160,8 +160,8 @@ class CrashRecord:
 
     @property
     def was_never_host(self) -> bool:
-        """Whether the process ended by itself before its first message. This happens if the path of the host's
-        interpreter is wrong, and another program was started."""
+        """Whether the process ended by itself before its first message. The usual reason is a wrong path of the
+        host's interpreter, which starts another program."""
         return (
             not self.ready
             and self.host_phase == "starting"
@@ -196,8 +196,8 @@ class CrashRecord:
         """Output of faulthandler: its title, then the frames of the thread that crashed, innermost first.
 
         faulthandler marks the crashed thread as "current". If a native thread crashed, faulthandler lists only the
-        other threads, whose frames are not returned. Exception: if it lists a single thread, this thread was
-        waiting for the native thread, and its frames are returned.
+        other threads, whose frames are not returned. If only one thread is listed, this thread was waiting for the
+        native thread, so its frames are returned.
         """
         title = ""
         threads: list[list[str]] = []
@@ -243,9 +243,9 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
     found = [d for rule in DEATH_RULES if (d := _apply(rule, record, lines, evidence)) is not None]
     found += _of_known_faults(record, evidence)
     curable = record.exit is None or record.exit.code.curable
-    # Rank log lines below symptoms, because failures that the host survived also leave lines in the log. If no call
-    # was running, rank log lines below the exit code, because the call that wrote them had ended. Ignore log lines
-    # if QNN was not used, because all known lines are about QNN.
+    # Log lines weigh less than symptoms, because failures that the host survived also leave lines in the log. If no
+    # call was running, log lines weigh less than the exit code, because they belong to an earlier call. If QNN was
+    # not used, ignore log lines, because all known lines are about QNN.
     most = FROM_EXIT_CODE if record.phase == "idle" else SYMPTOM
     found += [
         Diagnosis(finding.cause, finding.fix, finding.evidence, min(finding.weight, most) - 1, curable)
@@ -266,8 +266,8 @@ def diagnose(record: CrashRecord) -> list[Diagnosis]:
 
 
 def _of_known_faults(record: CrashRecord, evidence: tuple[str, ...]) -> list[Diagnosis]:
-    """Return diagnoses for the known faults that a model has on QNN. They have more weight than the diagnoses of
-    rules about the crash itself."""
+    """Return diagnoses for known faults of QNN that affect a suspect model. These diagnoses have more weight than
+    those of rules about the crash itself."""
     code = record.exit.code if record.exit is not None else None
     if record.without_qnn or (code is not None and code.fault not in _FAULTS_OF_MODELS):
         return []
@@ -361,7 +361,7 @@ def _apply(
     if rule.silent and (record.terminate_line is not None or any(_TRACEBACK.match(line) for line in lines)):
         return None
     if rule.silent and record.phase == "starting" and record.last_line:
-        return None  # a host writes to stderr before HELLO only if it fails, so the last line shows the cause
+        return None  # the last line shows the cause: before HELLO, a host writes to stderr only if it fails
     words = {"signal": code.name if code is not None else "", "processor": record.processor or "not known"}
     if rule.line is not None:
         matches = [(line, match) for line in lines if (match := re.search(rule.line, line))]

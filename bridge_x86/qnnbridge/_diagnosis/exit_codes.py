@@ -28,7 +28,7 @@ class ExitCode:
         fault: kind of fault. The value is the same on every system (``access-violation`` means 0xC0000005 and
             SIGSEGV), so that rules do not depend on the platform.
         curable: whether a restart may help.
-        blame: whether a model that was inside native code may be the cause.
+        blame: whether a model whose call was inside native code may be the cause.
     """
 
     number: int
@@ -192,8 +192,8 @@ _FATAL_EXCEPTION = re.compile(r"^Windows fatal exception: (?:code 0x([0-9a-fA-F]
 def from_low_byte(raw: int, stderr: str) -> ExitStatus:
     """Return the exit status of a Windows process whose Linux parent received only the low byte, as under Wine.
 
-    Use the last code with this low byte that Python printed on stderr. If Python printed none, use the code in the
-    table with this low byte, if there is exactly one.
+    Use the last code with this low byte that Python printed on stderr. If Python printed none, and exactly one code
+    in the table has this low byte, use that code.
     """
     if raw < 0:
         return ExitStatus(raw, "posix")

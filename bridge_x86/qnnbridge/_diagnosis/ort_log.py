@@ -161,7 +161,7 @@ def _search_lines(
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Return whether the pattern matches anywhere in the text; if not, its lines need not be searched."""
+    """Return whether the pattern matches anywhere in a text. If not, callers need not search single lines."""
     return re.search(pattern, text, re.MULTILINE) is not None
 
 
@@ -172,7 +172,7 @@ def enrich(error: BridgeError, lines: Iterable[str]) -> BridgeError:
     lists the nodes that are not on QNN. If a log line shows that QNN did not start at all, the line's cause and fix
     replace those of the error.
     """
-    # A `CompileFailed` with this detail was caused by a refused placement, so treat it like a `PlacementRefused`.
+    # A refused placement caused a `CompileFailed` with "qnn_nodes", so treat the error like `PlacementRefused`.
     refused = isinstance(error, PlacementRefused) or (
         isinstance(error, CompileFailed) and "qnn_nodes" in error.details
     )
@@ -256,6 +256,6 @@ def _add(found: dict[tuple[str, str], LogFinding], finding: LogFinding) -> None:
 
 
 def _repeats(line: str, others: Sequence[str]) -> bool:
-    """Return whether a line contains one of `others` or is part of one: ONNX Runtime repeats a line of QNN inside a
-    longer line."""
+    """Return whether a line contains one of `others` or is contained in one of `others`: ONNX Runtime repeats a
+    line of QNN inside a longer line."""
     return any(line in other or other in line for other in others)

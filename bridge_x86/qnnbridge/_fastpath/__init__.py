@@ -23,11 +23,11 @@ Calls with subclasses of arrays, with empty or string tensors, of models suspect
 without shared memory use the connection, which checks inputs, explains errors and repeats calls. A failure on a
 channel is raised as `FastCallFailed` with the host process, and the call is repeated on the connection.
 
-Signal handlers may raise an exception at any line, which could prevent the update of a counter or list. So a
-resource is released when an object is freed: a channel belongs to the holder of its `ChannelPlans`, memory counts
-as used while its `MemoryReservation` exists, and a block is free when its array has been freed. If an exception
-drops the reference to a channel, or a call was abandoned, the maintenance thread closes it once the host no longer
-uses its memory.
+Signal handlers may raise an exception at any line, which could prevent the update of a counter or list. So each
+resource is tied to an object, and is released when the object is freed: a channel is in use while its
+`ChannelPlans` exists, memory while its `MemoryReservation` exists, and a block while its array exists. If an
+exception drops the reference to a channel, or a call was abandoned, the maintenance thread closes it once the host
+no longer uses its memory.
 
 `_session.fast_calls` makes the call, `call` contains the key, `channel` contains the pipes and the plans;
 `channel_pool` opens and closes channels, `memory` provides the shared memory, `_io_binding` provides the values of
@@ -54,7 +54,7 @@ MAX_ARRAY_SLABS = 256
 # Environment variable: 0 disables shared memory.
 SHARED_MEMORY = "QNNBRIDGE_SHARED_MEMORY"
 
-# Limit of the shared memory of one `Host` for channels, and equally for the application's arrays.
+# Limit of one `Host`'s shared memory for channels. The application's arrays have a second limit of this size.
 MEMORY_LIMIT_BYTES = 1 << 30
 
 
@@ -118,7 +118,7 @@ slab_numbers = itertools.count(1)
 class Sharing:
     """Settings and counters of one `Host`, for all its successive processes. Thread-safe.
 
-    Channels and arrays have separate budgets: without memory for channels, no call could use the fast path.
+    Channels and arrays have separate budgets, so that arrays cannot use up the memory that channels need.
 
     Args:
         memory_limit: maximum bytes for channels, and the same for arrays; 0 disables shared memory.
@@ -138,7 +138,7 @@ class Sharing:
         # Error of the last attempt to open a channel or allocate memory. A later attempt may succeed.
         self.last_error: str | None = None
         self.shared_calls = 0
-        # Number of results that were copied because no shared memory was left that the application could keep.
+        # Number of results that were copied because no shared memory was left for new arrays.
         self.borrows_refused = 0
         # Number of arrays that were allocated in ordinary memory because no shared memory was left.
         self.arrays_refused = 0

@@ -31,8 +31,8 @@ class OutputPlacement(NamedTuple):
 
     Attributes:
         out: arrays for the outputs; ``None`` for a new array. If an array is unsuitable, the connection is used.
-        fresh: how large results are returned: "" copies them; "writable" and "borrowed" (read-only) return arrays
-            in shared memory if possible.
+        fresh: way to return large results: "" copies them; "writable" and "borrowed" (read-only) return arrays in
+            shared memory if possible.
         in_place: whether an output may use the memory of an input.
     """
 
@@ -150,7 +150,7 @@ class CallKey(NamedTuple):
     Attributes:
         key: the key of the plan; the docstring of the package lists its contents.
         arrays: the input arrays.
-        inputs, outputs: shared blocks of the inputs and outputs; ``None`` for an array that is not in one.
+        inputs, outputs: shared blocks of the inputs and outputs; ``None`` for an array outside shared memory.
     """
 
     key: tuple[Any, ...]

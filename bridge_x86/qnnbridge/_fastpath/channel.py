@@ -1,8 +1,8 @@
 """The application's end of a fast channel: two pipes that carry one call at a time.
 
-The calling thread writes the call and reads the answer, and no other thread uses the channel meanwhile. A failure
-in between (deadline, Ctrl+C, malformed answer) leaves the channel `broken`. It is not used again, because unread
-bytes of the old answer may follow.
+The calling thread writes the call and reads the answer, and no other thread uses the channel meanwhile. If the
+exchange fails (deadline, Ctrl+C, malformed answer), the channel stays `broken` and is not used again, because
+unread bytes of the old answer may follow.
 
 During a call (`busy`), the channel is an entry of the table of open requests (see `open_requests` for the states of
 a call).
@@ -59,9 +59,8 @@ SPIN_S = 25e-6
 _MAX_BACK_OFF = 64
 
 
-# Head of a message that is sent repeatedly, and head of the answer that reports success, each with a view of its
-# 32-bit words. Between calls only the numbers in the heads change: assigning to a word is five times faster than
-# packing a head.
+# Head of a message and expected head of its answer, each with a view of its 32-bit words. All calls use the same
+# heads, in which only the numbers change: assigning to a word is five times faster than packing a head.
 Heads = tuple[bytearray, memoryview, bytearray, memoryview]
 
 
@@ -139,7 +138,7 @@ class FastChannel:
 
     @property
     def calls(self) -> int:
-        """Number of the last call, which changes with every call."""
+        """Number of the last call. Each call has a different number."""
         return self._call_number
 
     @property
@@ -200,8 +199,8 @@ class FastChannel:
         # contains half an answer.
         self.broken = True
         self.sent = False
-        # Read without polling, which would take a tenth of the call's time; `wake_reader` ends the read if the host
-        # dies.
+        # Block in the read, because polling would take a tenth of the call's time. `wake_reader` ends the read if
+        # the host dies.
         self._blocked = blocked = deadline is None and self._may_block
         number = self._call_number
         self._call_number = number = number + 1 if number < LAST_NUMBER else 1
@@ -249,7 +248,7 @@ class FastChannel:
             raise desync(f"{answer.kind.name} as the answer to a question", frame.header.get("op", b""))
 
     def read_frame(self, head: Head, deadline: float | None) -> Frame:
-        """Read the tail of an answer, which is a frame. Raise the error that an ERROR frame contains."""
+        """Read the frame that follows the head of an answer. Raise the error that an ERROR frame contains."""
         tail = TailReader(head.tail_bytes, self._limits)
         while tail.frame is None:
             buffer = tail.buffer()
@@ -360,8 +359,8 @@ class FastChannel:
 # have the old plans.
 MAX_PLANS = 128
 
-# Close an idle channel if its memory is larger than `SMALL_BYTES` and more than this many times as large as its
-# recent calls needed.
+# Maximum ratio of an idle channel's memory to the memory that its recent calls needed. A channel with a higher
+# ratio is closed if its memory is larger than `SMALL_BYTES`.
 ROOMY = 4
 SMALL_BYTES = 1024 * 1024
 
@@ -452,7 +451,7 @@ def _copy_bools(target: Array, source: Array) -> None:
 
 
 class ChannelPlans:
-    """The plans of one channel, and the memory of its calls. A thread with this object may use the channel."""
+    """The plans of one channel, and the memory of its calls. The holder of this object may use the channel."""
 
     def __init__(self, channel: FastChannel, slabs: SlabSource) -> None:
         self.channel = channel
@@ -469,9 +468,9 @@ class ChannelPlans:
         places = key.outputs or (None,) * len(signature.outputs)
         in_at, in_size = _layout(signature.inputs, key.inputs)
         out_at, out_size = _layout(signature.outputs, places)
-        # If the memory is too small or there are too many plans, drop all plans. They contain offsets in the memory
-        # to be replaced, and dropping only the oldest plans would require recording each use, which would slow down
-        # every call.
+        # If the memory is too small, drop all plans, because they contain offsets in the memory that is replaced.
+        # If there are too many plans, drop all, too: to find the oldest plans, each use would have to be recorded,
+        # which would slow down every call.
         pairs = (self._request, in_size), (self._reply, out_size)
         too_small = any(wanted and (slab is None or slab.size < wanted) for slab, wanted in pairs)
         if len(self.plans) >= MAX_PLANS or too_small:

@@ -67,7 +67,7 @@ def maintain(reference: weakref.ref[ChannelPool], wake: WakeEvent) -> None:
         if time.monotonic() >= next_check:
             next_check = time.monotonic() + fast_channel.CHECK_INTERVAL_S
             pool.check_blocked(under_way)
-            # A trim closes the channels that were not used since the last trim: after 10 to 20 s without a call.
+            # Close the channels that were not used since the last trim, and so for 10 to 20 s.
             checks += 1
             if checks % TRIM_CHECKS == 0 and not pool.trim(seen):
                 return
@@ -92,7 +92,7 @@ class ChannelPool:
         self._requests = connection.requests
         self._sharing = sharing
         self._check_host = check_host
-        # A forked child has the same descriptors as its parent. It must neither write to them nor take a channel.
+        # A forked child inherits the pipes of its parent, but must neither write to them nor take a channel.
         self._forks = fds.forks
         self._lock = RLock()
         # Lock for attaching memory, which may take long, and which several callers may need at once. A re-entrant
@@ -172,7 +172,7 @@ class ChannelPool:
             self._requests.channel_is_free()
 
     def take_in(self) -> bool:
-        """Read answers of abandoned calls. Return whether more may come."""
+        """Read answers of abandoned calls. Return whether more of these answers may arrive."""
         self._connection.take_in()
         self.reap()
         return self._requests.abandoned
@@ -279,7 +279,7 @@ class ChannelPool:
             self._retire(plans.channel)
 
     def check_blocked(self, under_way: dict[int, int]) -> None:
-        """Check whether the host can still answer, because callers in a blocking read cannot check this.
+        """Check whether the host can still answer, on behalf of callers that are blocked in a read.
 
         under_way: number of the waiting call at the last check, by channel number. Updated here.
         """
@@ -382,7 +382,7 @@ class ChannelPool:
                     # attach a slab twice. The release also cancels an attach request that the host has not executed
                     # yet.
                     self._connection.call({"op": "slab.release", "slab": slab.number}, deadline=deadline)
-                # Set False before the request: an exception may occur before its answer is recorded.
+                # Set False before the request: after an exception, the host may have attached the slab.
                 self._attached[slab.number] = False
                 self._attach(slab, deadline)
                 self._attached[slab.number] = True
@@ -410,7 +410,7 @@ class ChannelPool:
         sent: list[int] = []
         try:
             # On Windows a share handle is a handle in the host process. If the request never arrives, the host
-            # cannot close the handle, so it is closed from here.
+            # cannot close the handle, so this process closes the handle.
             self._connection.call({**header, **share_handles}, deadline=deadline, on_sent=sent.append)
         except (CallTimedOut, ChannelRetired, BridgeError) as error:
             # Keep the handles of a partly written request: the next frame completes the request, and the host then

@@ -213,7 +213,7 @@ class SharedArrays:
                     slab.close()
 
     def leave_to_parent(self) -> None:
-        """Replace the shared memory of a forked child by a private copy, so that its arrays stay valid."""
+        """In a forked child, replace the shared memory with a private copy, so that arrays stay valid."""
         if sys.platform != "win32":
             from qnnbridge_os.sharing import unshare
 

@@ -83,8 +83,8 @@ def host_command(python: str, *arguments: str) -> list[str]:
 def host_environment(
     extra: Mapping[str, str] | None = None, base: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the environment `base` (default: this process's environment) without harmful variables. `extra`
-    takes precedence."""
+    """Return the environment `base` (default: this process's environment) without variables that are meant for the
+    application's own Python. `extra` takes precedence."""
     whole = without_bundle(os.environ if base is None else base)
     kept = {name: value for name, value in whole.items() if not _dropped(name)}
     return {**kept, **HOST_DEFAULTS, **(extra or {})}
@@ -177,7 +177,7 @@ def engine_setting(given: Mapping[str, str], environ: Mapping[str, str] | None =
 
 
 def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
-    """Return a warning if environment variables request another QNN than the daemon uses; '' otherwise.
+    """Return a warning if environment variables select a QNN that the daemon does not use; '' otherwise.
 
     Args:
         get_source: function that returns the daemon's `HostInfo.qnn_source`; called only if such variables are set.
@@ -239,8 +239,8 @@ def _read(file: Path, must_exist: bool) -> dict[str, Any]:
             raise _refused_file(file, "it does not exist", f"Create it, or unset {CONFIG_VARIABLE}.") from None
         return {}
     except OSError as error:
-        # In services and containers the home folder may be a file or belong to another user. Then there is no
-        # configuration file, but an existing file that cannot be read is an error.
+        # Ignore the error if no configuration file exists: in services and containers the home folder may be a file
+        # or belong to another user. Report an existing file that cannot be read.
         if not must_exist and not os.path.lexists(file):
             return {}
         raise _refused_file(file, f"it cannot be read ({error.strerror})", None) from error
@@ -466,7 +466,7 @@ def named_bases(path: str, text_of: Callable[[str], str | None], paths: Any = os
     The paths need not exist.
 
     Args:
-        text_of: function that reads a text file of the examined computer, which may be another computer.
+        text_of: function that reads a text file. `qnnbridge doctor` may read the files of another computer.
         paths: module for paths of the examined computer, like `os.path`.
     """
     folder = paths.dirname(path) if path.lower().endswith(".exe") else None
@@ -615,7 +615,7 @@ def _has_package(prefix: Path, name: str) -> bool:
     packages = prefix / "Lib" / "site-packages"
     if (packages / name).is_dir():
         return True
-    # Check the metadata, too: the folder of an editable installation is elsewhere.
+    # Check the metadata, too: an editable installation has its package folder outside site-packages.
     return any(packages.glob(f"{HOST_PACKAGES[name]}-*.dist-info"))
 
 
@@ -678,6 +678,6 @@ def _own_folders() -> list[str]:
 
 def _is_from(origin: str, folder: str) -> bool:
     """Return whether a package was found directly in this folder of the path. A package in a subfolder does not
-    count, because a project often contains its virtual environment."""
+    count, because the folder may be a project that contains a virtual environment with the package."""
     found = os.path.dirname(os.path.dirname(os.path.abspath(origin)))
     return os.path.normcase(found) == os.path.normcase(os.path.abspath(folder))

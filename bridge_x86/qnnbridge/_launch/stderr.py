@@ -48,7 +48,7 @@ class LogLine:
 
     Attributes:
         severity: V, I, W, E or F; '' for a line that ONNX Runtime did not write.
-        place: function that wrote the line.
+        place: name of the function that wrote the line.
     """
 
     text: str
@@ -111,7 +111,7 @@ def _wide_end(data: bytes, start: int) -> int:
     """
     position = start
     while position + 1 < len(data):
-        # If the second byte is 0, this is a Latin-1 character, as nearly everywhere in ONNX Runtime's log.
+        # A second byte of 0 means a Latin-1 character, like nearly all characters of ONNX Runtime's log.
         if data[position + 1] == 0:
             at_line_end = data[position] == 0x0A
             position += 2
@@ -178,8 +178,8 @@ class Bounded:
 class MarkerSplitter:
     """Remove the marker lines from a stream that arrives in arbitrary chunks.
 
-    Native code may leave a line unfinished, so the host writes a line end before each marker; this class removes
-    that line end again if it resulted in an empty line.
+    Native code may leave a line unfinished, so the host writes a line end before each marker. If the line was
+    complete, this class removes the additional line end.
     """
 
     def __init__(self) -> None:
@@ -275,7 +275,7 @@ class LogForwarder:
         text = decode_stderr(line).rstrip()
         if not text:
             return
-        # Log errors with the level INFO and not ERROR, because the exception contains the important lines.
+        # Log errors with the level INFO, because the exception of the failed call contains the important lines.
         level = logging.INFO if parse_line(text).severity in ("E", "F") else logging.DEBUG
         try:
             self._logger.log(level, "%s", text)
@@ -288,8 +288,8 @@ TAIL_BYTES = 64 * 1024
 # Maximum size of the text of one request. With verbose logging QNN writes several megabytes for one session.
 SECTION_BYTES = 4 * 1024 * 1024
 SECTIONS_MAX = 32
-# Maximum total size of sections that were not queried. Beyond this size, or beyond `SECTIONS_MAX` sections, the
-# oldest is dropped.
+# Maximum total size of sections that were not queried. If this size or `SECTIONS_MAX` is exceeded, the oldest
+# section is dropped.
 SECTIONS_TOTAL_BYTES = 8 * 1024 * 1024
 
 _READ_BYTES = 64 * 1024

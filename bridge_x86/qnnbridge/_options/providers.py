@@ -241,8 +241,8 @@ def option_text(key: Any, value: Any) -> str:
 def choose_fallback(specs: Sequence[ProviderSpec], fallback: Fallback | None) -> Fallback:
     """Return `fallback` if it is given.
 
-    Otherwise return "cpu" if the application lists the CPU provider, which allows the CPU in ONNX Runtime, else
-    "error".
+    Otherwise return "cpu" if the application lists the CPU provider (in ONNX Runtime this permits nodes on the
+    CPU), else "error".
     """
     if fallback not in (None, "error", "cpu"):
         raise OptionError(f"fallback={fallback!r} is not a known value.", fix="Give 'error' or 'cpu'.")

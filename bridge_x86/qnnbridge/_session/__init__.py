@@ -125,7 +125,7 @@ class SessionRecipe:
         """Return path or hash, size and dates of the model, which identify it before a host has read it."""
         path = self.spec.model_path
         if path is None:
-            # Use the fingerprint as the hash: for a model without external files both are the same.
+            # Use the fingerprint as the hash of the bytes: both are equal for a model without external files.
             return fingerprint, len(self.data or b""), 0
         try:
             status = os.stat(path)
@@ -164,8 +164,8 @@ class SessionRecipe:
 
 
 def model_parts(path_or_bytes: object, *, prepared: bool = False) -> tuple[str | None, bytes | None]:
-    """Return (absolute path, bytes) of the model; one of the two is set. Raise `TypeError` for other types, and the
-    errors of `absolute_model_path`, which also describes `prepared`."""
+    """Return (absolute path, bytes) of the model; one of the two is set. `prepared`: see `absolute_model_path`.
+    Raise its errors, and `TypeError` for other types."""
     if isinstance(path_or_bytes, (bytes, bytearray, memoryview)):
         return None, bytes(path_or_bytes)
     if not isinstance(path_or_bytes, (str, os.PathLike)):

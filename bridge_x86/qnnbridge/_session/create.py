@@ -84,10 +84,10 @@ class CreateRequest:
     """Parameters of a `session.create` request in addition to the recipe.
 
     spec: the specification to send. dynamic: provider options to set directly after the creation. again: the
-    session existed in an earlier host, so the host must not compile it for the cache. cached: the session may be
-    created from the cache. quarantined: fingerprints that the host refuses. invalid_entries: cache entries that
-    crashed a host. retry, kill_after_s: limits of the creation, for a daemon, which repeats calls and ends its NPU
-    host itself. stop: setting its `terminate` from another thread withdraws the request. suspect: the model or
+    session existed in an earlier host, so the host must not compile its model for the cache. cached: the session
+    may be created from the cache. quarantined: fingerprints that the host refuses. invalid_entries: cache entries
+    that crashed a host. retry, kill_after_s: limits of the creation, for a daemon, which repeats calls and ends its
+    NPU host itself. stop: setting its `terminate` from another thread withdraws the request. suspect: the model or
     cache entry blamed for the last crash; no other call runs at the same time as a suspect.
     """
 
@@ -145,8 +145,8 @@ class CreateRequest:
 class Created:
     """The host's response to `session.create`. The attributes have the names of the message fields.
 
-    session: number of the session. blame: fingerprint (of a cache entry) to which a later crash is attributed; ""
-    for the model's own. shared: whether another application of the daemon has the same session. numbers: cached
+    session: number of the session. blame: fingerprint of the cache entry to which a later crash is attributed; ""
+    to blame the model. shared: whether another application of the daemon has the same session. numbers: cached
     verdict of earlier comparisons with the CPU. fixed: rewrites of the model, one line for each. fix: the rewrites
     that the host has chosen. disabled_optimizers: optimizers of ONNX Runtime that the host left out.
     """
@@ -336,7 +336,7 @@ def choose_model(host: Host, recipe: SessionRecipe, timeout_s: float | None) -> 
         raise as_onnxruntime(error) from None
     path, reason = (field(reply, name, "str") for name in ("path", "reason"))
     (_log.warning if field(reply, "compiles", "bool") else _log.info)("%s: %s", os.path.basename(folder), reason)
-    # Options of the application take precedence over the package's options for the chosen file.
+    # Options of the application take precedence over the prepared folder's options for the chosen file.
     of_package = field(reply, "provider_options", "Mapping[str, str]")
     providers = tuple(
         dataclasses.replace(one, options={**of_package, **one.options}) if one.name == QNN else one

@@ -103,8 +103,8 @@ def run(
     if memory is not None:
         out, fresh, in_place = memory
         if fresh:
-            # Allocate large results before computing the key, which contains their memory. The signature contains
-            # their sizes.
+            # Allocate large results before computing the key, which contains the place of each result in shared
+            # memory. The signature provides the sizes of the results.
             signature = find(names, feed)
             if signature is None:
                 return None
@@ -149,7 +149,7 @@ def run(
             on_channel(process, channel)
         # The deadline does not apply to the copy, which takes a short time.
         plan.put_in(key.arrays)
-        # Several threads may change the counters at once. The lost counts do not matter for statistics.
+        # Several threads may change the counters at once. Lost increments do not matter for statistics.
         host.sharing.shared_calls += 1
         remote.calls += 1
         head = channel.exchange(channel.to_call, plan.number, deadline)
@@ -247,8 +247,8 @@ def _settle(
     key: CallKey,
     out: Out | None,
 ) -> None:
-    """Clean up after a failed or interrupted call. Raise `FastCallFailed`, unless the exception interrupted the
-    call (KeyboardInterrupt, for example)."""
+    """Clean up after a failed or interrupted call. Raise `FastCallFailed` after a failure; return after an
+    interruption (KeyboardInterrupt, for example), which the caller raises again."""
     # Whether the host may have overwritten an input of the call. Check `busy`, too: an interrupt may occur after
     # the call was written and before `sent` is set.
     in_place = (channel.sent or channel.busy) and any(
@@ -291,7 +291,7 @@ def _host_gone(process: HostProcess, deadline: float | None) -> None:
 
 
 def _give_up(process: HostProcess, channel: FastChannel) -> str:
-    """Cancel the call and return the state of the work.
+    """Cancel the call and return its state in the host, as `Channel.cancel` does.
 
     If the call may still be running, the channel stays busy and keeps the memory that the host may write to.
     """

@@ -60,7 +60,7 @@ MAX_BYTES: Final = 256 * 2**20
 # Maximum fraction of a session's lifetime for later comparisons. A comparison starts a process (0.3 s), and loads
 # and runs the model on the CPU there.
 SHARE_OF_TIME: Final = 0.01
-# Seconds that later comparisons may take in addition, so that the first of them happen soon after the start.
+# Seconds that later comparisons may take in addition to `SHARE_OF_TIME`, so that some happen soon after the start.
 FREE_S: Final = 5.0
 # Minimum seconds between two decisions whether to compare a call.
 DECISION_INTERVAL_S: Final = 1.0
@@ -75,8 +75,8 @@ _CONSTANT_BASE: Final = 4
 MIN_VALUES: Final = 8
 # Number of values that are sampled from an input.
 SAMPLE_SIZE: Final = 4096
-# An input counts as constant if the ratio of its standard deviation to its largest value is below this, as in an
-# empty picture with sensor noise.
+# An input counts as constant if the ratio of its standard deviation to its largest value is below this limit, as in
+# an empty picture with sensor noise.
 NEARLY_CONSTANT: Final = 0.02
 
 _WORDS: Final[Mapping[object, Verify]] = {
@@ -169,7 +169,7 @@ class NumbersCheck:
             self._report = NumbersReport("off", reason="no node of the model runs on QNN")
         elif remote.numbers is not None and whole is None and not ignore_kept:
             kept = remote.numbers
-            # The host has counted the creation of the session as its first call.
+            # Add 1 call, because the host has counted the creation of the session as a call.
             self._report, self._counted = dataclasses.replace(kept, calls=kept.calls + 1), 1
             # Later calls are compared only if the earlier verdict is "agrees". The CPU cannot run a compiled model.
             self._compares = kept.state == "agrees" and not remote.recipe.compiled
@@ -311,7 +311,7 @@ class NumbersCheck:
         difference.
 
         Args:
-            calls: number of this session's calls that this comparison has added to the host's count.
+            calls: number of this session's calls that the request of the comparison reported to the host.
             kind: kind of the compared call; "" for a comparison that the application requested.
         """
         with self._lock:
@@ -385,7 +385,7 @@ class NumbersCheck:
             header["session"] = self._remote.live.session
         if whole is not None:
             header |= {"parts": whole.parts, "of": "the inputs of a call that ran in several parts"}
-        # With these fields the host checks whether the file has changed since the session was created.
+        # Send fingerprint and files, so that the host notices a file that has changed since the creation.
         if recipe.identity is not None:
             header |= {"fingerprint": recipe.fingerprint, "files": [list(file) for file in recipe.identity.files]}
         buffers += tuple(encoder.buffers)

@@ -186,7 +186,7 @@ class RemoteRunner:
         check.compare_call(self.output_names, feeds, results, ahead=True)
 
     def wants_comparison(self, values: Iterable[Any]) -> bool:
-        """Return whether to compare the results of a call with these inputs with the CPU's results."""
+        """Return whether to compare a call with the CPU. `values` contains the inputs of the call."""
         return self._numbers is not None and self._numbers.wants(values)
 
     def verify(self, input_feed: Mapping[str, Any] | None, timeout: float | None) -> NumbersReport:

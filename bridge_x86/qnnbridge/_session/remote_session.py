@@ -63,7 +63,7 @@ _log = log_of("qnnbridge.session")
 
 T = TypeVar("T")
 
-# Keys that the recycler (the limits of `Host(recycle=...)`) uses to count each session once.
+# Keys by which the `Recycler` (`Host(recycle=...)`) recognizes a session that is created again.
 _keys = itertools.count(1)
 
 # Value of the generation for a session that was unloaded from its host.
@@ -122,8 +122,8 @@ class RemoteSession:
         self.next_upkeep = 0.0
         # Number of calls that succeeded or were sent on the fast path.
         self.calls = 0
-        # Function that returns whether to compare a call with these inputs with the CPU. Such a call takes the slow
-        # path.
+        # Function that decides from the inputs whether a call is compared with the CPU. A compared call takes the
+        # slow path.
         self.wants_comparison: Callable[[Iterable[Any]], bool] | None = None
         self._while_busy = while_busy
         self._make_room = make_room
@@ -280,8 +280,8 @@ class RemoteSession:
         in the host, and waits at most the given number of seconds for the answer.
         """
         with self._lock:
-            # Hold the lock of `_create`, so that no other thread creates the session between the check and the
-            # change.
+            # Hold the lock of `_create`, so that no other thread creates the session while its state is read and
+            # changed here.
             process, number = self.host.supervisor.running, self.session_id
             there = self.is_in_host
             self.live = None
@@ -389,7 +389,7 @@ class RemoteSession:
 
         def attempt(process: HostProcess, deadline: float | None) -> Frame:
             if only_in is not None and process.generation != only_in:
-                # Check in each attempt, because after a crash in an earlier attempt the host is a new generation.
+                # Compare the generation in each attempt: the attempt after a crash runs in a new generation.
                 raise profile_lost()
             request = {**header, "session": self.ensure_session(process, deadline)}
             if self.host.is_daemon:
@@ -524,7 +524,7 @@ class RemoteSession:
         except BridgeError:
             raise
         except BaseException as error:  # the deadline expired, or the thread was interrupted
-            # Queue a release, because the host may still create the session, but no thread waits for the answer.
+            # The host may still create the session, but no thread waits for the answer, so queue its release.
             self._generation = before
             self._to_release.clear()
             for number in numbers:
@@ -586,8 +586,8 @@ class RemoteSession:
         entry = (cache.key, cache.id) if cache.key is not None and cache.id is not None else None
         # A daemon does not report the key of the cache entry, because it handles damaged entries itself.
         self._from_cache = entry is not None or (self.host.is_daemon and cache.state != "off")
-        # Status and counters describe the first creation, which the application requested. A creation in a later
-        # host changes the status only if the cache entry was lost.
+        # Status and counters describe the creation that the application requested. If a later host creates the
+        # session again, the status changes only if the cache entry was lost.
         if not again:
             self.cache_status = cache.status
         elif was_from_cache and not self._from_cache:
@@ -630,7 +630,7 @@ class RemoteSession:
             self.host.quarantine.remember_source(fingerprint, source)
 
     def check_quarantine(self) -> None:
-        """If the model is in quarantine, move the session to the CPU if its options allow this; else raise
+        """If the model is in quarantine, move the session to the CPU with ``fallback="cpu"``, and otherwise raise
         `ModelQuarantined`."""
         context = self.suspect.run
         try:

@@ -171,8 +171,7 @@ class SessionPolicy(Policy):
 
     def repeats(self, death: Death, window: RepeatWindow) -> bool:
         session, error = self._session, death.error
-        # If another call caused the crash, this call is repeated without reducing `retry`, until its deadline or
-        # `RepeatWindow` ends.
+        # If this call did not cause the death, repeat it without reducing `retry` while `window` is open.
         if not (death.innocent and not isinstance(error, Closed) and window.is_open()):
             # "pointless" means that a restart does not remove the cause, for example a missing library.
             if self._retry <= 0 or (error.retry == "pointless" and session.suspect.concerns(error)):

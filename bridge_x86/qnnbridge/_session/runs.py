@@ -78,7 +78,7 @@ class RunOptions(HasFields):
 
     @property
     def terminate(self) -> bool:
-        """Whether to stop all current and later runs with these options. Any thread may set it."""
+        """Whether to stop all current and later runs with these options. Any thread may set this property."""
         return self._flag.terminate
 
     @terminate.setter
@@ -193,7 +193,7 @@ _NO_SEQUENCES = (str, bytes, bytearray, dict, types.MappingProxyType)
 class _NoOutputs(tuple[str, ...]):
     """Empty list of names (from an empty generator), which requests no output.
 
-    The object is true as a condition, because `requested_names` treats an empty tuple as a request for all outputs.
+    The object is truthy, because `requested_names` treats an ordinary empty tuple as a request for all outputs.
     """
 
     __slots__ = ()
@@ -247,8 +247,8 @@ class NodeArg:
 
     @property
     def shape(self) -> list[int | str | None]:
-        """One entry per dimension: a number, a name, or ``None``. The list is also empty if the model declares no
-        shape."""
+        """One entry per dimension: a number, a name, or ``None``. The list is empty for a scalar, and if the model
+        declares no shape."""
         return list(self._info.shape or ())
 
     def __repr__(self) -> str:

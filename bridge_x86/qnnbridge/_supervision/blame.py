@@ -7,9 +7,9 @@ cannot. The rules:
   (`IsolationLock`), so that the next death has only one suspect.
 - A suspect that gives a good reply while it runs alone is cleared: its points for that death are removed. If the
   model was running when the host died, only a successful run clears it; a successful creation proves nothing. Each
-  time a model becomes one of several suspects, it needs twice as many good replies alone as the last time (1, 2, 4
-  ... 16), so that one lucky run does not clear a model that crashes the host only sometimes. A suspect that is not
-  used for ten minutes is forgotten.
+  time a model becomes one of several suspects, the number of good replies that clears it doubles (1, 2, 4 ... 16),
+  so that one lucky run does not clear a model that crashes the host only sometimes. A suspect that is not used for
+  ten minutes is forgotten.
 - No points are given if another process ended the host (SIGTERM, Ctrl+C, TerminateProcess with 1), if qnnbridge
   ended the host, or if the exit code is unknown. SIGKILL gives no points either, because random kills often hit the
   same model. The exception is a kill while the kernel's out-of-memory killer was active: the third such death in a
@@ -261,8 +261,8 @@ class IsolationLock:
 
 # Points that put a model in quarantine: two deaths with one suspect, or four deaths with two suspects.
 LIMIT_POINTS: Final = 2.0
-# Points that replace a cache entry: one death, because compiling again takes only seconds, while another death
-# would affect all models.
+# Number of points at which a cache entry is replaced: one death, because compiling again takes only seconds, while
+# another death would affect all models.
 ENTRY_LIMIT_POINTS: Final = 1.0
 WINDOW_S: Final = 600.0
 TTL_S: Final = 24 * 3600.0
@@ -438,7 +438,7 @@ class Quarantine:
         return account if account is not None and account.since is not None else None
 
     def accounts(self) -> list[QuarantineAccount]:
-        """Return the accounts of all models in quarantine, under all versions, newest first."""
+        """Return the accounts of all models in quarantine, also for other software versions, newest first."""
         self._refresh(now=True)
         found = [a for a in self._accounts.values() if a.since is not None and not (a.entry or self._expired(a))]
         return sorted(found, key=lambda account: -(account.since or 0.0))

@@ -332,9 +332,9 @@ def _native_call(call: CallContext | OpenCall, phase: str) -> NativeCall:
 def _with_implied_phase(lost: tuple[Lost, ...]) -> tuple[Lost, ...]:
     """Set the phase "running" for calls that are inside native code although the host declared no phase for them.
 
-    The host declares no phase for a request that is alone in the host (ADR 0003). If it declared none, it has read
-    only the oldest request, so mark this call. If any call is on a fast channel, mark all calls, because it is
-    unknown which call is the oldest.
+    The host declares no phase for a request that is alone in the host (ADR 0003). If the host declared no phase at
+    all, it has read only the oldest request, so mark this call. If any call is on a fast channel, mark all calls,
+    because it is unknown which call is the oldest.
     """
     if any(one.phase for one in lost):
         return lost

@@ -1,6 +1,6 @@
 """Start one process of the host, perform the handshake, watch the process, and end it.
 
-A `HostProcess` is never restarted; the supervisor replaces it by a new `HostProcess`, the next generation.
+A `HostProcess` is never restarted: the supervisor creates a new `HostProcess` for the next generation.
 
 A call cannot be interrupted inside native code. With ``on_deadline="kill"`` the supervisor ends the host during the
 call. The application requested this, so it is not a crash, and all other calls are repeated in the next host.
@@ -48,7 +48,7 @@ EXIT_WAIT_S = 5.0
 # Phases of the host that have a time limit.
 LOADING = {"importing": "importing ONNX Runtime", "registering": "loading the QNN execution provider"}
 
-# Time limits of the steps of `close`, in order: GOODBYE, waiting for the process to end, terminate, kill. Including
+# Time limits of the four steps of `close`: answer to GOODBYE, end of the process, terminate, kill. Including
 # reading the rest of stderr and releasing the pipes, `close` takes at most 9 s.
 DRAIN_TIMEOUT_S = 2.0
 STDIN_CLOSED_TIMEOUT_S = 2.0
@@ -147,7 +147,8 @@ class HostProcess:
     @property
     def real_pid(self) -> int:
         """Id of the host process itself. With a virtual environment on Windows, `pid` is the id of the launcher.
-        For a host in another system, `real_pid` is the id of the process that connects to the host."""
+        For a host in a container or on another machine, `real_pid` is the id of the local process that connects to
+        the host."""
         peer = self.channel.peer if self.ready_at is not None else None
         return self.pid if peer is None or elsewhere(self._hello, peer) else peer.pid or self.pid
 
@@ -254,7 +255,7 @@ class HostProcess:
         # From here on no thread reads or writes. Waiting callers get the failure.
         self.channel.fail(reason)
         self.killed_because = self.killed_because or "it was closed"
-        # Wait only if the host answered GOODBYE or its output ended. Otherwise it does not end by itself.
+        # Wait only if the host answered GOODBYE or its output ended. Any other host does not end by itself.
         self._end_by_force(STDIN_CLOSED_TIMEOUT_S if leaving else 0)
         if self.open_pool is not None:
             self.open_pool.close()
@@ -267,7 +268,7 @@ class HostProcess:
         if self.channel.release(RELEASE_TIMEOUT_S):
             self._child.close()
         else:
-            # Leave the two descriptors open deliberately, and record this in `end_steps`.
+            # A thread still reads from the pipe, so leave the two descriptors open, and record this.
             self.end_steps.append("descriptors kept")
         self.stderr.close()
 
@@ -385,7 +386,7 @@ class FastCallFailed(Exception):
         self.process = process
         self.deadline = deadline
         self.in_place = in_place
-        # Error of the call; ``None`` after `take`. It has no traceback, which would keep the call's frames alive.
+        # Error of the call without its traceback, which would keep the call's frames alive; ``None`` after `take`.
         self.error: Exception | None = _without_traceback(error)
 
     def without_traceback(self) -> FastCallFailed:
@@ -439,7 +440,7 @@ def seconds_left(deadline: float | None) -> float | None:
 
 
 # Seconds during which a call without a deadline is repeated after deaths of the host that the call did not cause.
-# This is enough for several slow starts under load, but repetition ends if the host is killed again and again.
+# The limit allows several slow starts under load, but ends the repetition if the host is killed again and again.
 REPEAT_WINDOW_S: Final = 300.0
 
 
@@ -463,7 +464,7 @@ class RepeatWindow:
 
 OnDeadline = Literal["raise", "kill"]
 
-# Key in the details of a `HostHung`: the application has requested that the host is ended.
+# Key in the details of a `HostHung`: whether the application requested the end of the host (on_deadline="kill").
 ASKED_FOR: Final = "asked_for"
 
 

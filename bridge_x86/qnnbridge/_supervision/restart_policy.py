@@ -27,10 +27,10 @@ same error is raised at once for every further start, until `reset`.
 devices (200 compilations grew the simulator's process from 174 to 204 MB, measured; onnxruntime issue 22511 reports
 700 MB that were kept after the session was closed). After a replacement, every session that is still used is
 created again, and these creations must not trigger the next replacement. So only creations that the application
-requested are counted: if an earlier generation has created N sessions with a key, the first N creations with this
-key in a later generation do not count. The count is exact if a key identifies one session and not only its model.
-If a key identifies only the model, a program that opens and closes one model repeatedly gets a new host after 1, 3,
-6, 10 ... times the limit.
+requested are counted. Each creation is recorded with a key: if an earlier generation has created N sessions with a
+key, the first N creations with this key in a later generation do not count. The count is exact if a key identifies
+one session and not only its model. If a key identifies only the model, a program that opens and closes one model
+repeatedly gets a new host after 1, 3, 6, 10 ... times the limit.
 
 Thread-safe; each host has its own policy. No function waits: `next_start` returns how long to wait. Policies take a
 `Clock`, so that tests can replace the time.
@@ -163,7 +163,7 @@ class RestartPolicy:
                 return Start(max(0.0, self._not_before - now))
             if now < self._open_until:
                 raise self._breaker_error(self._open_until - now)
-            # The supervisor's start lock prevents a second probe.
+            # The supervisor's start lock admits one start at a time, so there is no second probe.
             return Start(max(0.0, self._not_before - now), probe=True)
 
     def on_start(self) -> None:

@@ -42,7 +42,7 @@ CLOSE_TIMEOUT_S = 5.0
 # Maximum seconds that an investigation may continue after the caller's deadline.
 GRACE_S = 0.25
 
-# Seconds that a planned restart waits for open calls, which are then repeated in the next host.
+# Seconds that a planned restart waits for open calls. Calls that remain open are repeated in the next host.
 RETIRE_TIMEOUT_S = 30.0
 
 
@@ -287,7 +287,7 @@ class Supervisor:
         if not self._start_lock.acquire(timeout=CLOSE_TIMEOUT_S):
             return
         try:
-            # Read the attributes under the lock: `close` has waited for the interrupted start, which clears
+            # Read the attributes under the lock: the interrupted start, for which `close` has waited, has cleared
             # `_starting`, and another start may have set `_process`.
             for process in (self._starting, self._process, *self._retired):
                 if process is not None:
@@ -417,8 +417,8 @@ class Supervisor:
             self.counters.crashes += 1
             self.counters.last_crash = error
             _log.warning("%s %s", error.message, error.cause or "")
-        # An incurable error prevents all later starts. If a model may have crashed the host, do not pass the error,
-        # so that other models can still start a host.
+        # An incurable error prevents all later starts. If a model may have crashed the host, do not report the
+        # error as incurable, so that other models can still start a host.
         incurable = error.retry == "pointless" and not error.details.get("suspects")
         self._policy.on_death(finding.status, error if incurable else None, booked=finding.booked)
         return finding

@@ -98,7 +98,7 @@ class Channel:
         # Identity of the pipes, with which `_check_ours` detects that other code closed the descriptors and opened
         # files with the same numbers.
         self._marks = {fd: mark_of(fd) for fd in (write_fd, read_fd)}
-        # Time since which the pipe has not accepted any byte from any caller.
+        # Time at which the pipe stopped accepting bytes from any caller; ``None`` while it accepts bytes.
         self._stuck_since: float | None = None
         self._on_silence = on_silence
         self._owner = os.getpid()
@@ -355,7 +355,7 @@ class Channel:
             # The writer takes chunks from the end of its list, so insert them at the beginning in reverse order.
             pieces = last_first(chunks)
             self._writer.rest[:0] = pieces
-            added = True  # no signal handler runs between the line above and this line: they call no Python code
+            added = True  # no signal handler runs between the last line and this line: neither calls Python code
             self._write((), deadline)
         except CallTimedOut:
             # If no byte was written, withdraw the request. Otherwise the next sender must complete the frame, or

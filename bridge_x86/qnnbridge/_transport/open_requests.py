@@ -81,7 +81,7 @@ class OneWayRequests:
         self.send()
 
     def send(self) -> None:
-        """Send the queued requests, until a wait would be needed."""
+        """Send the queued requests without waiting. Stop if the pipe is full or another thread is sending."""
         with contextlib.suppress(TooLate):
             while self._waiting:
                 # Do not wait for the lock (timeout 0): the thread that holds the lock sends this request after
@@ -300,8 +300,8 @@ class Waiter(WakeEvent):
 
 
 class Callers:
-    """The callers of one connection in the order of their arrival. Only the first `room` callers may proceed, the
-    others wait. Thread-safe.
+    """The callers of one connection in the order of their arrival. At most `room` callers may proceed at a time, in
+    this order; the others wait. Thread-safe.
 
     Each caller removes itself from `waiting`, because an interrupt could make a counter wrong.
     """

@@ -60,7 +60,7 @@ def fit(rule: FeedRule, value: Any) -> Any:
 
 
 def _fit_value(rule: FeedRule, value: Any) -> Any:
-    """Check a value whose type is an ONNX type."""
+    """Check a value that is already a tensor, sparse tensor, sequence or map of ONNX."""
     if isinstance(value, np.ndarray):
         # Convert a subclass to a plain array, because the host does not support subclasses.
         array = np.asarray(value)
@@ -190,7 +190,7 @@ def _checked_map(rule: FeedRule, value: dict[Any, Any]) -> dict[Any, Any]:
             "Size of dictionary is empty, unable to run the prediction.",
             cause=f"The dictionary was given for input {rule.name!r}.",
         )
-    # Like ONNX Runtime, use the type of the first key, also for the errors below.
+    # Like ONNX Runtime, derive the key type from the first key. The errors below report this type.
     first = next(iter(value))
     given = ElementType.STRING if isinstance(first, str) else ElementType.INT64
     if given is ElementType.INT64 and not hasattr(first, "__float__"):
@@ -324,7 +324,6 @@ class FeedChecker:
             named.setdefault(checked_name(given, "Input names"), value)
         out: dict[str, Feed] = {}
         refusal = None
-        # The order determines which of several errors is raised. Applications compare the messages.
         for name in sorted(named):
             value, rule = named[name], self._rules.get(name)
             if value is None:  # an application passes None for an input that it does not feed

@@ -74,8 +74,8 @@ class OrtValue:
 
     @property
     def content(self) -> Any:
-        """The same object as `value`, for code of qnnbridge that passes neither the array nor its address to the
-        application."""
+        """The same object as `value`. Only for code of qnnbridge that passes neither the array nor its address to
+        the application."""
         if self._lost is not None:
             raise self._lost.copy()
         return self._held
@@ -87,8 +87,8 @@ class OrtValue:
         return self.content
 
     def replace(self, value: Any) -> None:
-        """Replace the contents of an output by a value that qnnbridge has created. Arrays that were returned
-        before remain unchanged."""
+        """Set the contents of an output to a value that qnnbridge has created. Arrays that the application already
+        has do not change."""
         self._held, self._lost, self._ours = value, None, True
 
     def lose(self, error: errors.BridgeError) -> None:
@@ -313,7 +313,7 @@ class OrtValue:
 
         Args:
             data: an array or another value.
-            np_arr: the parameter's name in older releases.
+            np_arr: name of the parameter `data` in older releases.
         """
         # Clear the error first, because `_memory` would raise it. Restore the error if the update fails.
         lost, self._lost = self._lost, None
@@ -411,8 +411,8 @@ _BOOLS = ("bool", "bool_", "torch.bool")
 def as_numpy(value: Typed) -> Array:
     """Return the array that an application receives for a type that numpy does not have."""
     if value.element_type is ElementType.FLOAT8E4M3FN:
-        # For this type return the bits, as ONNX Runtime does. For all other types that numpy lacks, ONNX Runtime
-        # raises an error.
+        # Return the bits of a float8e4m3fn tensor, as ONNX Runtime does. For all other types that numpy lacks, ONNX
+        # Runtime raises an error.
         return value.data.reshape(value.shape)
     return value.numpy()
 
