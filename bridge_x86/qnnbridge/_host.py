@@ -447,7 +447,7 @@ class Host(Shown):
             return process.channel.call({**header, **called.header()}, buffers, deadline, context, on_sent, called)
 
     def remember(self, kind: str, arguments: Mapping[str, Any], generation: int) -> None:
-        """Store an object's kind and arguments, so that it is created in each later generation before its first
+        """Store an object's kind and arguments, so that each later host creates the object before its first
         session."""
         self._remembered.append((kind, arguments))
         self._remembered_in = generation

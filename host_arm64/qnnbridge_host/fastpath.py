@@ -525,7 +525,7 @@ class HostChannel:
     def close_if_unused(self) -> None:
         """Close the write end of an ended channel once no call is in use."""
         with self._write_lock:
-            # Calls in flight still write their answers here; `served` of the last call closes the descriptor.
+            # Calls in flight still write their answers to this descriptor. The last of them closes it in `served`.
             if len(self.spare) == self._made and self._out_fd >= 0:
                 os.close(self._out_fd)
                 self._out_fd = -1

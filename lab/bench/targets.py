@@ -53,7 +53,7 @@ def _over_run(way: str, size: str) -> Callable[[Figures], float]:
 
 
 def _against(peer: str) -> Callable[[Figures], float]:
-    """Return a function that divides a peer's round-trip time by the bridge's time without the model's run."""
+    """Return a function that divides a peer's round-trip time by the bridge's call time without the model's run."""
     return lambda f: f[f"{peer} 600 KB"] / (f["bridge 600 KB"] - f["direct 600 KB"])
 
 

@@ -59,7 +59,7 @@ def scripted(
 
 
 def real() -> list[Case]:
-    """Return three small models for the QNN simulator; the first result for an input counts as the right one."""
+    """Return three small models for the QNN simulator. The first result for an input is the reference for later runs."""
     (image,) = np.load(MODELS / "x.npz").values()
     crops = np.random.default_rng(1).normal(size=(1, 24, 24, 3)).astype(np.float32)
     options = qnnbridge.SessionOptions()

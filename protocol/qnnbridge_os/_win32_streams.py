@@ -392,7 +392,7 @@ class ChannelStreams:
 
 
 def reclaim(share_handle: ShareHandle, pid: int) -> None:
-    """Close a share's handle in the host process `pid`, which did not receive the share and cannot close the
+    """Close a share's handle in the host process `pid`, which never learned of the handle and cannot close the
     handle."""
     handle = share_handle.pop("handle", None)
     if handle is not None:

@@ -551,7 +551,7 @@ def from_wire(data: Mapping[str, Any]) -> BridgeError:
     """Return the error from a map of `to_wire`. An unknown code becomes a `BridgeError` that keeps the code."""
     code = str(data.get("code", ""))
     details, evidence = data.get("details"), data.get("evidence")
-    # Convert the fields without checks: an error about the fields would hide the failure that the map reports.
+    # Convert the fields without checks: an error about the fields would hide the error that the response reports.
     cls = BY_CODE.get(code)
     error = (cls or BridgeError)(
         str(data.get("message", "")),

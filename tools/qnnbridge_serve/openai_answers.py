@@ -57,7 +57,7 @@ class Piece:
         text: text of the part.
         kind: what `text` is: text of the answer, name of a called function, or arguments of the call.
         scores: scores of the part's tokens.
-        call: id of the call, for the name of a function.
+        call: id of the call, if `text` is the name of a function.
     """
 
     choice: int

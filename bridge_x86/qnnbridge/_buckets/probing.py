@@ -355,7 +355,7 @@ def _deciding_sizes(relation: Relation, values: Mapping[int, int], observed: _Ob
     first, largest = observed.base, observed.buckets[-1]
     offsets = offsets_of(factor, divisor, values)
     if len(offsets) > 1:
-        # Yield the size for which half of the possible offsets predict a dimension that is larger by 1.
+        # Bisect the offsets: yield a size for which the larger half of them predicts a larger output than the rest.
         middle = offsets[len(offsets) // 2]
         for size in range(first, first + divisor):
             if (factor * size + offsets[0]) // divisor < (factor * size + middle) // divisor:

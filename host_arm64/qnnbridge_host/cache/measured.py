@@ -198,7 +198,7 @@ def rows_here(
 
 
 def right_on_this_npu(now: Mapping[str, str]) -> frozenset[str]:
-    """Return the rows whose newest measurement on this computer's NPU was right.
+    """Return the rows that QNN computed correctly in the newest measurement on this computer's NPU.
 
     The result is empty on the simulator. Commands that do not start a host use this function.
 

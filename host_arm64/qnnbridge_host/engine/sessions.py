@@ -305,7 +305,7 @@ class Use(Protocol):
 
 
 class Sessions:
-    """Open sessions of one client by number, and the engine."""
+    """The engine, and the open sessions of one client by number."""
 
     def __init__(self, load_engine: Callable[[Callable[[str], None]], Engine]) -> None:
         self._load_engine = load_engine

@@ -106,7 +106,7 @@ class Turns:
 
     @property
     def has_prompt(self) -> bool:
-        """Whether a prompt is being processed or waiting, so that the next turn may come late."""
+        """Whether a prompt is being processed or waits, which may delay the next generation step."""
         return self._open_prompts > 0
 
     @contextlib.contextmanager

@@ -254,7 +254,7 @@ INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
 
 
 class Editor(ModelIndex):
-    """Index of the main graph while it is rewritten.
+    """Edit the main graph and keep its index up to date.
 
     Each method `add_*` returns the name of the added node or tensor.
 

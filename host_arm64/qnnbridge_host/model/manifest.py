@@ -160,7 +160,7 @@ def add_verdict(model: str | os.PathLike[str], verified: Mapping[str, Any]) -> b
 
 
 def shipped_numbers(model: str) -> NumbersReport | None:
-    """Return the comparison of a compiled model with the CPU from its manifest; ``None`` if it contains none."""
+    """Return the comparison with the CPU from the manifest of a compiled model; ``None`` if there is none."""
     from qnnbridge_protocol.model_records import NumbersReport, Validation
 
     try:

@@ -95,7 +95,7 @@ def _append_output_padding(editor: Editor, node: Any, record: GraphNode) -> list
     # The pads at the end remove computed values. Smaller pads keep some of these values, which replace
     # output_padding. Append only the positions that are still missing.
     extra = [max(0, more - cut) for more, cut in zip(added, ends, strict=True)]
-    # Keep the node if its result is quantised: a constant in the Concat would need its own scale.
+    # Keep a node with a quantised result: its rewrite adds a Concat whose constant would need its own scale.
     if any(extra) and (bias is None or _is_quantised(editor, node)):
         return None
     set_attribute(node, "pads", [*begins, *(max(0, cut - more) for more, cut in zip(added, ends, strict=True))])

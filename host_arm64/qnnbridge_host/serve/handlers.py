@@ -117,7 +117,7 @@ class HostHandlers:
             return operation(request, enter)
 
     def find(self, session: int) -> tuple[ResettableSession, str | None]:
-        """Return the session with this number, and the lane of its runs."""
+        """Return the session with this number, and the name of the queue that its runs use."""
         found = self._sessions.find(session)
         return found, NPU_LANE if found.on_npu else None
 

@@ -269,7 +269,7 @@ def has_library(folder: str) -> bool:
 
 
 def library_folder() -> str:
-    """Return the folder of the QNN that a host with this Python uses; raise `ProviderUnavailable` without QNN."""
+    """Return the folder of the QNN that a host with this Python loads; raise `ProviderUnavailable` without QNN."""
     from qnnbridge_host.engine import sources
     from qnnbridge_host.machine import installed
 

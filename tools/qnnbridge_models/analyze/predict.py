@@ -1,7 +1,7 @@
 """Predict where each node of a model runs, without QNN and without running the model. All functions are pure.
 
-Besides the rules, three steps find nodes that ONNX Runtime computes or removes in advance, find groups of nodes
-that QNN merges into one operator, and divide the graph into parts as ONNX Runtime does.
+The rules judge each operator. Three further steps find the nodes that ONNX Runtime computes or removes in advance,
+find the groups of nodes that QNN merges into one operator, and divide the graph into parts as ONNX Runtime does.
 """
 
 from __future__ import annotations

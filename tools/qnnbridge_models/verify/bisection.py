@@ -450,7 +450,8 @@ class DivergenceSearch:
         return divergence, found
 
     def _by_itself(self, group: Sequence[int]) -> tuple[NodeAlone, tuple[TrapFound, ...]]:
-        """Run a group alone on the CPU's values; return the result, and traps proven by changing its operator."""
+        """Run a group of nodes on QNN with the inputs that the CPU computed. Return the result, and the traps that
+        replacing the group's operator confirmed."""
         place = self.cutter.operator_of(group)
         whole = self.cutter.whole(group)
         try:

@@ -145,7 +145,7 @@ class _Measuring:
         self._filling: Callable[[], object] | None = None
 
     def run(self) -> str:
-        """Measure all rows; return why this failed, "" if it succeeded."""
+        """Measure all rows. Return the reason for a failure, "" on success."""
         from qnnbridge_host.cache.measured import MeasuredRows, keep_measured
         from qnnbridge_protocol.errors import BridgeError
 
