@@ -67,7 +67,7 @@ class JournalEntry:
 
     def to_plain(self) -> dict[str, Any]:
         plain = dataclasses.asdict(self)
-        # Store `document` as "told", its name in journals of released versions.
+        # Journals of released versions have another name for `document`.
         plain["told"] = plain.pop("document")
         return plain
 

@@ -72,7 +72,7 @@ def scales_of(graph: GraphIndex, node: GraphNode, number: int) -> tuple[float, .
 
 
 def scale_count(graph: GraphIndex, node: GraphNode, number: int) -> int:
-    """Return the number of scales of a quantised input, even if `scales_of` does not return so many scales. Raise
+    """Return the number of scales of a quantised input, even if `scales_of` does not return that many scales. Raise
     `Unknown` if the input is not quantised.
     """
     return math.prod(sizes_of(_scale(graph, node, number)))
