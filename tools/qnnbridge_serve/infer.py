@@ -188,7 +188,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 
 def has_many_texts(inputs: Iterable[GivenTensor]) -> bool:
-    """Return whether a request has more strings than the event loop decodes itself, so that a separate thread decodes them."""
+    """Return whether a request has so large an array of strings that it runs in the separate thread for strings."""
     return any(given.datatype == "BYTES" and math.prod(given.shape) > TEXT_STEP for given in inputs)
 
 
