@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from broken_machines import BROKEN, Broken
 from machines import SimulatedMachine, snapdragon
 
+from qnnbridge_os.outputs import OutputFile
 from qnnbridge_protocol.errors import OptionError
+from qnnbridge_tools.doctor import examine
 from qnnbridge_tools.doctor.examine import SurveyOptions, diagnose, read_snapshot, snapshot_text, survey
 
 
@@ -96,3 +99,15 @@ def test_a_damaged_snapshot_is_refused_or_read_and_never_crashes(part: str, valu
     except OptionError:
         return
     assert diagnose(facts).verdict
+
+
+def test_a_disk_that_becomes_full_during_the_diagnosis_does_not_hide_the_diagnosis(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    place = OutputFile(tmp_path / "x.json", overwrite=False)
+    monkeypatch.setattr(OutputFile, "write_text", full)
+    assert not examine._write(place, "{}")
+    assert "x.json: No space left on device" in capsys.readouterr().err

@@ -112,12 +112,12 @@ def test_a_damaged_snapshot_is_refused_with_an_explanation(content: bytes, tmp_p
     assert "snapshot.json" in json.loads(as_json.stdout)["error"]["message"]
 
 
-def test_a_snapshot_that_cannot_be_written_does_not_prevent_the_diagnosis(tmp_path: Path) -> None:
+def test_a_snapshot_that_cannot_be_written_is_refused_before_the_diagnosis(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = said("doctor", "--quick", "--snapshot", str(tmp_path / "file" / "x.json"))
-    assert "Verdict: " in done.stdout
-    assert "the snapshot was not written" in done.stderr
-    assert done.returncode >= 1
+    assert done.stdout == ""
+    assert f"Cause: {tmp_path / 'file'} is a file." in done.stderr
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(
