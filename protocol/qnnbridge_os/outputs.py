@@ -169,6 +169,12 @@ def check_folder(folder: str | os.PathLike[str], shown: str | os.PathLike[str]) 
     """
     place = os.path.abspath(folder)
     while not os.path.exists(place) and place != os.path.dirname(place):
+        if os.path.islink(place):
+            raise OptionError(
+                f"{shown} cannot be written.",
+                cause=f"{place} is a link to {os.readlink(place)}, which does not exist.",
+                fix="Remove the link, or give another path.",
+            )
         place = os.path.dirname(place)
     if os.path.exists(place) and not os.path.isdir(place):
         raise OptionError(f"{shown} cannot be written.", cause=f"{place} is a file.", fix="Give another path.")

@@ -284,6 +284,33 @@ def late_behind_compiler(label: str) -> DeadlineExceeded:
     )
 
 
+def late_compilation(label: str, budget_s: float | None, state: str = "stopped") -> DeadlineExceeded:
+    """Return the error for a deadline that expired before the compilation was complete.
+
+    Args:
+        budget_s: the time allowed, in seconds.
+        state: "stopped", or "not-started" if the compilation had not begun.
+    """
+    return DeadlineExceeded(
+        f"{label} was not compiled {'in time' if budget_s is None else f'within {budget_s:g} s'}; the compiler was "
+        "terminated.",
+        cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
+        fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
+        details={"state": state, "model": label},
+    )
+
+
+def late_validation(label: str, **details: Any) -> DeadlineExceeded:
+    """Return the error for a deadline that expired between the compilation and the end of its validation."""
+    return DeadlineExceeded(
+        f"{label} was compiled, but the timeout expired before the result was compared with the CPU.",
+        cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
+        fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, --no-validate); "
+        "nothing was written.",
+        details={"state": "stopped", **details, "model": label},
+    )
+
+
 class Cancelled(CallError):
     code = "call.Cancelled"
 

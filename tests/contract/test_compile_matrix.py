@@ -222,3 +222,10 @@ def test_an_unreachable_scheduler_is_reported(monkeypatch: pytest.MonkeyPatch) -
         matrix.executor_of("tcp://127.0.0.1:1"),
     ):
         pass
+
+
+@pytest.mark.parametrize("port", ["65536", "12345678901234567890"])
+def test_a_port_that_does_not_exist_is_refused_at_once(port: str) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(OptionError, match=f"{port} is not a port"), matrix.executor_of(f"tcp://127.0.0.1:{port}"):
+        pass

@@ -211,6 +211,8 @@ def test_a_task_generated_on_another_system_names_what_to_fill_in() -> None:
         (["--max-bytes", "much"], '--max-bytes "much" is not a size'),
         (["--recycle-bytes", "0"], '--recycle-bytes "0" is not a size'),
         (["--output", "/"], "is a folder"),
+        (["--python", "/a\udcff/python"], "read UTF-8 text without control characters"),
+        (["--python", "/a\nb/python"], "read UTF-8 text without control characters"),
     ],
 )
 def test_invalid_options_are_bad_input(arguments: list[str], words: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qnnbridge_os.outputs import OutputFile, place_of_several
+from qnnbridge_os.outputs import OutputFile, check_folder, place_of_several
 from qnnbridge_protocol.errors import OptionError
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="devices, pipes and rights of Linux")
@@ -74,6 +74,17 @@ def test_the_target_of_a_link_is_replaced_and_keeps_its_permissions(tmp_path: Pa
     assert link.is_symlink()
     assert target.read_bytes() == b"new"
     assert stat.S_IMODE(target.stat().st_mode) == 0o640
+
+
+@posix
+def test_a_folder_behind_a_dangling_link_is_refused_before_the_work(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "missing")
+    for folder in (link, link / "inside"):
+        with pytest.raises(OptionError, match="cannot be written") as caught:
+            check_folder(folder, folder)
+        assert str(caught.value.cause) == f"{link} is a link to {tmp_path / 'missing'}, which does not exist."
+    assert os.listdir(tmp_path) == ["link"]
 
 
 @posix

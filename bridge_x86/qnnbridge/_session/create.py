@@ -28,6 +28,8 @@ from qnnbridge_protocol.errors import (
     DeadlineExceeded,
     ModelLoadCanceled,
     late_behind_compiler,
+    late_compilation,
+    late_validation,
 )
 from qnnbridge_protocol.field_types import field, read_record
 from qnnbridge_protocol.frames import Frame, Kind
@@ -360,24 +362,12 @@ def encoded(values: Sequence[Any]) -> tuple[list[Any], tuple[Any, ...]]:
 def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | None:
     """Return the error for a deadline that expired outside of native code (waiting, compiling, validating), else
     ``None``."""
-    seconds = f" within {timeout_s:g} s" if timeout_s is not None else ""
     if news.stage == "waiting":
         return late_behind_compiler(news.label)
     if news.stage == "compiling":
-        return DeadlineExceeded(
-            f"{news.label} was not compiled{seconds}; the compiler was terminated.",
-            cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
-            fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
-            details={"state": "stopped", "model": news.label},
-        )
+        return late_compilation(news.label, timeout_s)
     if news.stage == "validating":
-        return DeadlineExceeded(
-            f"{news.label} was compiled, but the timeout expired before the result was compared with the CPU.",
-            cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
-            fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, "
-            "--no-validate); nothing was written.",
-            details={"state": "stopped", "model": news.label},
-        )
+        return late_validation(news.label)
     return None
 
 

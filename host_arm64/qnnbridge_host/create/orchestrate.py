@@ -55,6 +55,7 @@ from qnnbridge_protocol.errors import (
     OptionError,
     OrtError,
     WorkerDied,
+    late_validation,
 )
 from qnnbridge_protocol.model_records import (
     NOT_SHOWN,
@@ -327,7 +328,7 @@ def validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: H
     try:
         return _validate(job, files, order, host)
     except DeadlineExceeded as error:
-        raise _too_late(job, error) from None
+        raise late_validation(job.source.label, **error.details) from None
 
 
 def _validate(job: CompilerInput, files: CompiledFiles, order: WorkOrder, host: Hello) -> Validation:
@@ -410,16 +411,6 @@ def _for_another_chip(job: CompilerInput, files: CompiledFiles, error: BridgeErr
     named = any("soc_model" in p.options or "htp_arch" in p.options for p in job.spec.providers)
     simulator = files.placement is None or files.placement.simulator
     return named and not simulator and not isinstance(error, WorkerDied)
-
-
-def _too_late(job: CompilerInput, error: DeadlineExceeded) -> DeadlineExceeded:
-    return DeadlineExceeded(
-        f"{job.source.label} was compiled, but the timeout expired before the result was compared with the CPU.",
-        cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
-        fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, --no-validate); "
-        "nothing was written.",
-        details={**error.details, "model": job.source.label},
-    )
 
 
 def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:

@@ -28,12 +28,12 @@ from qnnbridge_os.descriptors import ByteReader, ByteWriter, blocking_write
 from qnnbridge_protocol.connection import FEATURES, SHARING_FEATURES, Connection, Hello, Role, State
 from qnnbridge_protocol.errors import (
     BridgeError,
-    DeadlineExceeded,
     HostHung,
     HostStartFailed,
     ProtocolDesync,
     WorkerDied,
     from_wire,
+    late_compilation,
 )
 from qnnbridge_protocol.frames import Frame, Kind
 from qnnbridge_protocol.specs import CPU, ProviderSpec, SessionInfo, SessionSpec
@@ -177,7 +177,7 @@ class Worker:
         order = self._order
         order.stop.check()
         if order.left_s == 0.0:
-            raise too_late(order, "not-started")
+            raise late_compilation(order.model.label, order.budget_s, "not-started")
         try:
             # `bufsize=0`, because the descriptors are read and written directly. CREATE_NO_WINDOW, because Windows
             # would open a console window for the child of a host without a console.
@@ -315,7 +315,7 @@ class Worker:
         if self._because == "cancelled":
             order.stop.check()
         if self._because == "deadline":
-            return too_late(order)
+            return late_compilation(order.model.label, order.budget_s)
         if self._because == "start":
             return HostStartFailed(
                 f"The process that compiles {order.model.label} was not ready within {START_TIMEOUT_S:g} s.",
@@ -358,17 +358,6 @@ def _is_stopped(pid: int) -> bool:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
         return False
-
-
-def too_late(order: WorkOrder, state: str = "stopped") -> DeadlineExceeded:
-    """Return the error for an expired deadline. state: "stopped", or "not-started" before the work began."""
-    within = f" within {order.budget_s:g} s" if order.budget_s is not None else " in time"
-    return DeadlineExceeded(
-        f"{order.model.label} was not compiled{within}; the compiler was terminated.",
-        cause="Compiling takes from a second to many minutes, and only ending the process interrupts it.",
-        fix="Use a longer timeout (timeout=, --timeout), or none to wait as long as it takes.",
-        details={"state": state, "model": order.model.label},
-    )
 
 
 @contextlib.contextmanager

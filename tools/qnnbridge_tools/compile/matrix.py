@@ -320,6 +320,7 @@ def compile_bundle(
 # destination on this machine.
 
 CONNECT_TIMEOUT_S = 10.0
+MAX_PORT = 65535
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -358,7 +359,7 @@ def executor_of(address: str) -> Iterator[Executor]:
     """Open the executor of the scheduler at `address` (``tcp://HOST:8786``). Its workers need qnnbridge and a host.
 
     Raises:
-        OptionError: the extra is not installed.
+        OptionError: the extra is not installed, or the port is too large.
         CompileFailed: there is no scheduler, or it has no workers.
     """
     try:
@@ -368,6 +369,13 @@ def executor_of(address: str) -> Iterator[Executor]:
             "Compiling on a cluster needs the package distributed, which is not installed.",
             fix=install_command("cluster", python=sys.executable),
         ) from None
+    port = address.rpartition(":")[2].lstrip("0")
+    # Dask's client does not stop its threads if it gets a port that does not exist.
+    if port.isdecimal() and (len(port) > 5 or int(port) > MAX_PORT):
+        raise OptionError(
+            f"{port} is not a port: a port is at most {MAX_PORT}.",
+            fix="Give the scheduler's address: tcp://HOST:8786.",
+        )
     try:
         # Do not make this client Dask's default, because the application may have a default client.
         client = distributed.Client(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)

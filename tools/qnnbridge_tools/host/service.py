@@ -78,6 +78,13 @@ def this_computer(options: Sequence[str], windows: bool) -> ServiceCommand:
     name = os.environ.get("USERNAME", "")
     user = (f"{domain}\\{name}" if domain else name) if windows and ON_WINDOWS and name else r"COMPUTER\user"
     environment = variables_from_anywhere({name: os.environ[name] for name in CARRIED if os.environ.get(name)})
+    for text in (program, *options, *environment.values()):
+        if not text.isprintable():
+            raise OptionError(
+                f"A service file cannot contain {text!r}.",
+                cause="systemd and Task Scheduler read UTF-8 text without control characters.",
+                fix="Use a path of printable characters.",
+            )
     return ServiceCommand(program, ("-m", "qnnbridge_tools", "host", "run", *options), environment, user)
 
 

@@ -287,7 +287,9 @@ def _own_folder(facts: Facts, place: FolderFacts) -> Iterator[Finding]:
             "the disk of the cache is nearly full",
             f"{place.free_bytes >> 20} MB free in {place.path}",
             fix=Remedy(
-                f"Free some space (or set {variable} to a folder on another disk).", ("qnnbridge cache prune",)
+                f"Free some space, limit the cache (QNNBRIDGE_CACHE_MAX_BYTES), or set {variable} to a folder "
+                "on another disk.",
+                ("qnnbridge cache prune",),
             ),
         )
 
