@@ -495,7 +495,7 @@ def main(arguments: list[str]) -> None:
 
 
 def run_program(name: str, how: str, seed: int, count: int, timeout_s: float = CHILD_S) -> Report:
-    """Run a program in a separate process. For a walk, `seed` is the stride."""
+    """Run a program in a separate process. If `how` is "walk", `seed` is the distance between checkpoints."""
     report = Report("interrupts")
     with tempfile.TemporaryDirectory(prefix="interrupts-") as folder:
         environment = {**os.environ, "TMPDIR": folder, "QNNBRIDGE_RUNTIME_DIR": folder + "/run"}

@@ -272,7 +272,10 @@ def wrap_binary(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Place:
-    """Path of the binary that the models use. name: the path in the models. copy: whether it will be a copy."""
+    """Path of the binary that the models use.
+
+    name: the path in the models. copy: whether a copy is needed there.
+    """
 
     path: str
     name: str

@@ -97,7 +97,7 @@ def _role(node: Any, number: int) -> str:
         return f"bias of {node.output[0]}"
     if _WEIGHTS.get(node.op_type) == number:
         turned = bool(graphs.attribute_values(node).get("transB", 0))
-        return f"weight of {node.op_type}{' turned' if turned else ''}"
+        return f"weight of {node.op_type}{' transposed' if turned else ''}"
     if node.op_type == "LayerNormalization" and number == 1:
         return "scale"
     return "values"

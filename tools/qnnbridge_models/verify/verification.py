@@ -277,8 +277,8 @@ class Verification(Shown):
 
     @property
     def worst(self) -> OutputVerdict | None:
-        """Output that determines the verdict: first any that differs, then any not shown, then the one with the
-        lowest SNR.
+        """Output that determines the verdict: an output that differs, else one that is "not shown", else the one
+        with the lowest SNR.
         """
         return worst_of(self.outputs)
 

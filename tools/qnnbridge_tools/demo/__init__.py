@@ -199,7 +199,7 @@ PREVIEW_COLUMNS = 68
 
 
 def print_question() -> None:
-    """Print the question about the lines. Call this before `compute`, which takes seconds on the simulator."""
+    """Print the question that the demo answers. Call this before `compute`, which takes seconds."""
     print("Which way up is each line of text? (text-direction classifier of PaddleOCR)\n", flush=True)
 
 

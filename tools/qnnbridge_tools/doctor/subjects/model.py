@@ -164,7 +164,7 @@ def _generation(facts: Facts, model: ExaminedModel, name: str) -> Iterator[Findi
     if reason is not None:
         yield finding(
             "model.genai-layout",
-            f"{GENAI} {version} does not run the layout of {name}",
+            f"{GENAI} {version} does not support the layout of {name}",
             f"layout {layout}: {reason}",
             f"runs on: {releases_of(layout)}",
             fix=fixes.by_pip(facts, f"install {GENAI}=={EVERY_LAYOUT}"),
