@@ -544,7 +544,7 @@ def absolute_model_path(given: str | os.PathLike[str], *, prepared: bool = False
             if prepared
             else InvalidProtobuf(
                 f"{shown} is a folder, not a model.",
-                fix="Give the path of the .onnx file in it.",
+                fix="Give the path of the .onnx file in the folder.",
                 details={"path": path},
             )
         )
@@ -565,7 +565,7 @@ def folder_refused(shown: str, path: str) -> InvalidProtobuf | ContextUnusable:
         )
     return InvalidProtobuf(
         f"{shown} is a folder, not a model.",
-        fix="Give the path of the .onnx file in it, or a folder that `qnnbridge prepare` made.",
+        fix="Give the path of the .onnx file in the folder, or a folder that `qnnbridge prepare` made.",
         details={"path": path},
     )
 

@@ -107,7 +107,7 @@ def test_a_folder_is_refused_as_a_model(host: qnnbridge.Host, refused: Refused, 
         lambda: qnnbridge.InferenceSession(tmp_path, host=host),
         str(tmp_path),
         "is a folder",
-        "the .onnx file in it",
+        "the .onnx file in the folder",
     )
 
 

@@ -216,7 +216,7 @@ def test_a_model_without_any_node_for_qnn_is_an_error_and_is_not_copied(
 
 def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
     compiled = MODELS / "compiled" / "good.onnx"
-    with pytest.raises(CompiledModelRefused, match="qnnbridge compile cannot work on it"):
+    with pytest.raises(CompiledModelRefused, match="qnnbridge compile needs the original model"):
         qnnbridge.compile(compiled, tmp_path)
     with pytest.raises(CompiledModelRefused, match="qnnbridge compile"):
         qnnbridge.compile(compiled.read_bytes(), tmp_path / "m.onnx")

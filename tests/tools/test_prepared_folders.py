@@ -291,7 +291,7 @@ def test_given_sizes_choose_the_bucket(bucketed: Path, host: qnnbridge.Host) -> 
             assert session.run(None, {"x": X[:size]})[0].shape == (size, 3)
             session.set_providers([CPU])
             assert session.placement.variant.startswith(f"models/m_batch{size}.onnx: ")
-    with pytest.raises(OptionError, match="the session does not choose a size") as refusal:
+    with pytest.raises(OptionError, match="the session chooses none of these sizes") as refusal:
         qnnbridge.InferenceSession(bucketed, host=host)
     assert "Prepared: batch=1; batch=2. Given: none." in str(refusal.value)
     assert "Given: batch=3" in str(command("run", bucketed, "--random", "--dim", "batch=3").output)
@@ -364,7 +364,11 @@ FAULTS: dict[str, tuple[Callable[[Path], None], type[BridgeError], str]] = {
         "its manifest.json is damaged",
     ),
     "a newer manifest": (with_field(schema=9), ContextUnusable, "a newer qnnbridge made it"),
-    "a manifest without its files": (with_field(files=[]), ContextUnusable, "is not in its list of files"),
+    "a manifest without its files": (
+        with_field(files=[]),
+        ContextUnusable,
+        "is not in the manifest's list of files",
+    ),
     "a size without end": (
         with_field(files=[{"name": "m", "size": float("inf"), "sha256": "", "from": "fix"}]),
         ContextUnusable,

@@ -127,7 +127,7 @@ def test_the_error_for_a_model_with_free_dimensions_names_options_that_work(tmp_
 def test_a_compiled_model_is_refused_in_plain_language(tmp_path: Path) -> None:
     done = run(MODELS / "compiled" / "good.onnx", "-o", tmp_path, "--json")
     assert done.returncode == 2
-    assert "compiled EPContext artifact" in done.stderr
+    assert "is a compiled model (EPContext)" in done.stderr
     assert json.loads(done.stdout)["error"]["code"] == "model.CompiledRefused"
 
 
@@ -255,7 +255,7 @@ def test_elapsed_time_is_printed_as_occasional_lines_without_a_terminal(monkeypa
         ([str(MUL), "--dim", "x:0=1"], "by their names only"),
         ([str(MUL), "--dim", "Q=3"], 'no free dimension "Q"'),
         ([str(MUL), str(MODELS / "pnet.onnx"), "--dim", "N=1", "--dim", "Q=3"], "Its free dimensions: N, M1, M2."),
-        ([str(MODELS / "compiled" / "good.onnx"), "--dim", "Q=3"], "compiled EPContext artifact"),
+        ([str(MODELS / "compiled" / "good.onnx"), "--dim", "Q=3"], "is a compiled model (EPContext)"),
         ([str(MUL), "-o", "x.ort"], "does not end in .onnx"),
         ([str(MUL), "--share-weights"], "at least two models"),
         ([str(MUL), "--input", "X=nowhere.npy"], "no file nowhere.npy"),

@@ -78,9 +78,9 @@ def test_a_compiled_model_is_refused(command: str, place: str, tmp_path: Path) -
     error = document["error"]
     assert error["code"] == CompiledModelRefused.code, result.output
     assert result.returncode == 2
-    assert error["message"].startswith("m.onnx is a compiled EPContext artifact made by QNNExecutionProvider; ")
-    assert f"qnnbridge {command} cannot work on it" in error["message"]
-    assert "opaque context binary" in error["cause"]
+    assert error["message"].startswith("m.onnx is a compiled model (EPContext) made by QNNExecutionProvider; ")
+    assert f"qnnbridge {command} needs the original model" in error["message"]
+    assert "inside of a context binary" in error["cause"]
     assert error["fix"] == (f"Run qnnbridge {command} on the original ONNX model before its compilation.")
     assert any("part_7" in line for line in error["evidence"])
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"], "nothing is left behind"
@@ -145,7 +145,7 @@ def test_a_compiled_model_of_2_gb_is_refused_without_reading_it(command: str, tm
     models.write_huge(model, 2_000_000_000, models.context_node())
     measured, said = in_a_process(command, model, tmp_path / "out.onnx")
     assert measured["code"] == 2
-    assert f"qnnbridge {command} cannot work on it" in said
+    assert f"qnnbridge {command} needs the original model" in said
     assert measured["read"] < 20_000_000, "that is the modules of Python, and not the model"
     assert measured["kilobytes"] < 100_000
 
@@ -154,7 +154,7 @@ def test_a_compiled_model_of_2_gb_is_refused_without_reading_it(command: str, tm
 def test_a_compiled_model_is_refused_without_onnxruntime_installed(command: str, tmp_path: Path) -> None:
     measured, said = in_a_process(command, models.real(tmp_path), tmp_path / "out.onnx", hidden="onnxruntime")
     assert measured["code"] == 2
-    assert f"qnnbridge {command} cannot work on it" in said
+    assert f"qnnbridge {command} needs the original model" in said
 
 
 @pytest.mark.parametrize("command", [*GUARDED, "run", "profile"])

@@ -169,7 +169,7 @@ def test_a_result_that_cannot_be_written_is_one_clear_error(command: str, tmp_pa
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1, done.stderr
     assert f"Error: o.onnx cannot be written to {target.parent}." in done.stderr
-    assert "Fix: Free space there" in done.stderr
+    assert "Fix: Free disk space" in done.stderr
     assert list(target.parent.iterdir()) == []
 
 

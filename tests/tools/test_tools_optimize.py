@@ -286,14 +286,14 @@ def test_a_result_with_wrong_outputs_is_not_written(tmp_path: Path, monkeypatch:
 
 
 def test_a_compiled_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CompiledModelRefused, match="compiled EPContext artifact") as caught:
+    with pytest.raises(CompiledModelRefused, match=r"is a compiled model \(EPContext\)") as caught:
         optimize_model(models.COMPILED, tmp_path / "o.onnx")
     assert "qnnbridge optimize" in caught.value.message
     assert "original ONNX model" in (caught.value.fix or "")
     assert list(tmp_path.iterdir()) == []
     result = optimize(models.COMPILED, "-o", tmp_path / "o.onnx")
     assert result.returncode != 0
-    assert "compiled EPContext artifact" in result.output
+    assert "is a compiled model (EPContext)" in result.output
 
 
 def test_a_compiled_model_in_a_branch_is_refused(tmp_path: Path) -> None:

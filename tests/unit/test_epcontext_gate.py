@@ -76,8 +76,8 @@ def test_the_refusal_on_the_cpu_has_an_explanation_of_qnnbridge(tmp_path: Path) 
     with pytest.raises(CompiledModelRefused) as caught:
         ask(models.real(tmp_path), CPU)
     text = str(caught.value)
-    assert "good.onnx is a compiled EPContext artifact made by QNNExecutionProvider" in text
-    assert "a session on the CPU cannot work on it" in text
+    assert "good.onnx is a compiled model (EPContext) made by QNNExecutionProvider" in text
+    assert "a session on the CPU needs the original model" in text
     assert "Request QNNExecutionProvider" in text
     assert "the original ONNX model" in text
 
@@ -111,7 +111,7 @@ def test_a_context_binary_given_as_the_model_is_recognised(tmp_path: Path) -> No
     models.real(tmp_path)
     with pytest.raises(InvalidProtobuf, match="it is a QNN context binary") as caught:
         ask(tmp_path / "a_qnn.bin")
-    assert "Give the .onnx file that refers to it" in (caught.value.fix or "")
+    assert "Give the .onnx file that refers to the binary" in (caught.value.fix or "")
 
 
 # --- models given as bytes -------------------------------------------------------------------------------

@@ -32,9 +32,9 @@ def test_the_message_says_what_the_file_is_and_what_to_do(tmp_path: Path) -> Non
     with pytest.raises(CompiledModelRefused) as caught:
         refuse_compiled(path, "qnnbridge quantize")
     text = str(caught.value)
-    assert "good.onnx is a compiled EPContext artifact made by QNNExecutionProvider" in text
-    assert "qnnbridge quantize cannot work on it" in text
-    assert "opaque context binary" in text
+    assert "good.onnx is a compiled model (EPContext) made by QNNExecutionProvider" in text
+    assert "qnnbridge quantize needs the original model" in text
+    assert "inside of a context binary" in text
     assert "Run qnnbridge quantize on the original ONNX model before its compilation." in text
     assert "QNNExecutionProvider_QNNExecutionProvider_10254387147049496059_1_0 in the main graph" in text
     assert "v2.51.0.260929181845" in text

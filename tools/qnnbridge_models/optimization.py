@@ -320,7 +320,7 @@ def optimize_model(
             warnings.append(left_out)
         if free := shapes.free_dimensions(result.graph):
             sizes = shapes.options_text(free)
-            warnings.append(f"Inputs have free dimensions, and QNN needs fixed sizes: {sizes}")
+            warnings.append(f"Inputs have free dimensions, but QNN needs fixed dimensions. Set the sizes: {sizes}")
         written = output.commit()
     return OptimizeResult(
         model_path,

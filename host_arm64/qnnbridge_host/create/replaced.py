@@ -181,7 +181,7 @@ def _no_room(source: ModelSource, folder: str, error: OSError) -> ModelError:
     return ModelError(
         f"The rewritten copy of {source.label} cannot be stored in {folder}.",
         cause=error.strerror or str(error),
-        fix="Free space there, or set QNNBRIDGE_CACHE_DIR to another folder.",
+        fix="Free disk space, or set QNNBRIDGE_CACHE_DIR to another folder.",
     )
 
 

@@ -104,7 +104,7 @@ def _not_a_model(path: str | None) -> tuple[str | None, str | None]:
         return None, None
     try:
         if os.path.isdir(path):
-            return f"The path {path} is a folder.", "Give the path of the .onnx file in it."
+            return f"The path {path} is a folder.", "Give the path of the .onnx file in the folder."
         with open(path, "rb") as file:
             head = file.read(len(_GIT_LFS))
     except OSError:

@@ -36,8 +36,8 @@ def refuse_large(count: int, label: str, command: str, time: str) -> None:
         raise OptionError(
             f"{label} has {count:,} nodes, and {command} takes {time} for models of more than {LARGE_NODES:,} "
             "nodes.",
-            cause="Real models have fewer; this many result from a loop that the exporter unrolled.",
-            fix="Export the loop as the operator Loop, or without its repetitions, or continue anyway: --large.",
+            cause="Real models have fewer nodes; so large a number usually results from an unrolled loop.",
+            fix="Export the loop as the operator Loop or with fewer repetitions, or continue anyway: --large.",
         )
 
 
@@ -53,13 +53,14 @@ def check_functions(model: Any) -> None:
     except RecursionError:
         raise InvalidGraph(
             "The calls of the model's functions are nested too deeply.",
-            cause=f"Among its {len(model.functions)} functions, hundreds call each other in a chain.",
+            cause=f"The model has {len(model.functions)} functions; hundreds of them call each other in a chain.",
             fix="Export the model without functions.",
         ) from None
     if total > MAX_NODES:
         raise InvalidGraph(
             f"The model's functions have more than {MAX_NODES:,} nodes when they are inlined.",
-            cause=f"They call each other: {len(model.functions)} functions have {_about(total)} nodes in total.",
+            cause=f"The {len(model.functions)} functions call each other; inlined, they have {_about(total)} nodes "
+            "in total.",
             fix="Export the model without functions, or with fewer calls between them.",
         )
 
@@ -88,7 +89,7 @@ def _check_tensor(tensor: Any, name: str = "") -> None:
         raise InvalidGraph(
             f"The tensor {tensor.name or name} of the model has {'fewer' if there < promised else 'more'} bytes "
             "than its shape requires.",
-            cause=f"Its shape {list(tensor.dims)} requires {promised:,} bytes; the tensor has {there:,}.",
+            cause=f"The shape {list(tensor.dims)} requires {promised:,} bytes, but the tensor has {there:,} bytes.",
             fix="The file is damaged: export the model again.",
         )
 
@@ -138,7 +139,8 @@ def check_nodes(model: Any) -> None:
             if attribute.ref_attr_name:
                 raise InvalidGraph(
                     f"The attribute {attribute.name} of the node {node.name or node.op_type} has no value.",
-                    cause=f"It refers to {attribute.ref_attr_name} of a function, but is not in a function.",
+                    cause=f"The attribute refers to {attribute.ref_attr_name} of a function, but the node is not "
+                    "in a function.",
                     fix="Export the model again.",
                 )
 

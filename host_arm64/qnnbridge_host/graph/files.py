@@ -187,7 +187,7 @@ def _explained(target: Path, error: BaseException | None) -> BridgeError | None:
     return BridgeError(
         f"{target.name} cannot be written to {target.parent.absolute()}.",
         cause=reason,
-        fix="Free space there or choose another folder (-o) that can be written to.",
+        fix="Free disk space, or choose another writable folder (-o).",
     )
 
 

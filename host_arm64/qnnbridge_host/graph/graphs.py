@@ -129,8 +129,8 @@ def load_tensor(tensor: Any, folder: Path) -> None:
     # accept signs, blanks and underscores.
     if not (offset.isdecimal() and length.isdecimal() and int(length) in (0, needed)):
         raise InvalidGraph(
-            f"Tensor {tensor.name} is declared with {length} bytes at offset {offset} of the file {name}.",
-            cause=f"Its shape {list(tensor.dims)} requires {needed:,} bytes.",
+            f"Tensor {tensor.name} has an invalid location: {length} bytes at offset {offset} of the file {name}.",
+            cause=f"The tensor's shape {list(tensor.dims)} requires {needed:,} bytes.",
             fix="The model is damaged: export it again.",
         )
     with open_regular(folder / name) as file:
@@ -138,8 +138,8 @@ def load_tensor(tensor: Any, folder: Path) -> None:
         if there < needed:
             raise InvalidGraph(
                 f"The file {name} of the model is cut off.",
-                cause=f"Tensor {tensor.name} requires {needed:,} bytes at offset {int(offset):,}; the file has "
-                f"{max(0, there):,} there.",
+                cause=f"Tensor {tensor.name} requires {needed:,} bytes at offset {int(offset):,}; from this offset "
+                f"on, the file has only {max(0, there):,} bytes.",
                 fix="Copy or download the file again, or export the model again.",
             )
         file.seek(int(offset))

@@ -57,12 +57,12 @@ def check_runnable(model: Any, types: Mapping[str, graphs.TensorType] | None = N
         if window > MAX_WINDOW:
             raise InvalidGraph(
                 f"The node {node.name or node.output[0]} ({node.op_type}) has a window of {window:,} elements.",
-                fix="Export the model with the window that it needs.",
+                fix="Export the model with a smaller kernel_shape.",
             )
         if overflows(node, constants.get):
             raise InvalidGraph(
-                "The model divides the smallest number of a type by -1, which overflows the type.",
-                cause=f"The node {node.name or node.output[0]} ({node.op_type}) divides and would end the process.",
+                "The model divides the smallest value of an integer type by -1, which overflows the type.",
+                cause=f"The node {node.name or node.output[0]} ({node.op_type}) would crash the process.",
                 fix="Export the model without this division.",
             )
     loops = [node for node in model.graph.node if node.op_type == "Loop" and node.domain in graphs.ONNX_DOMAINS]
@@ -94,8 +94,8 @@ def _check_loop(node: Any, known: Mapping[str, float]) -> None:
         times = "without an end" if trips == math.inf else f"{trips:,.0f} times"
         raise InvalidGraph(
             f"A Loop of the model repeats its body {times}.",
-            cause=f"{node.name or node.output[0]} has no condition that ends it earlier.",
-            fix="Export the model with the number of repetitions that it needs.",
+            cause=f"The Loop {node.name or node.output[0]} has no condition that ends the loop earlier.",
+            fix=f"Export the model with a Loop that repeats its body at most {MAX_TRIPS:,} times.",
         )
 
 

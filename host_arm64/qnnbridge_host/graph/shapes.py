@@ -63,7 +63,7 @@ def refuse_unknown_names(free: Mapping[tuple[str, int], str | None], dimensions:
             raise OptionError(
                 f'The model has no free dimension "{name}".',
                 cause=f"Its free dimensions: {', '.join(there) or 'none'}.",
-                fix="Give one of these, or an input and its axis: --dim x:0=1." if free else "Omit --dim.",
+                fix="Give one of these names, or an input and its axis: --dim x:0=1." if free else "Omit --dim.",
             )
 
 
@@ -265,7 +265,7 @@ def _decide_axis(
         if there != size:
             raise OptionError(
                 f'Axis {axis} of input "{value.name}" is {there} in the model; --shape gives {size}.',
-                fix=f"Give {there}, or ? to keep it. A fixed size cannot be changed: export the model again.",
+                fix=f"Give {there}, or ? to keep {there}. To change a fixed size, export the model again.",
             )
         return
     if decided.by_axis.get(place, size) != size:

@@ -433,7 +433,7 @@ def _structure_problem(nodes: tuple[EpContextNode, ...]) -> Verdict | None:
     if foreign:
         makers = ", ".join(dict.fromkeys(node.provider for node in foreign))
         return cannot_run(
-            f"made by {makers}; this host runs only models of QNNExecutionProvider",
+            f"compiled by {makers}; this host runs only models that QNNExecutionProvider compiled",
             "A context binary can be read only by the execution provider that made it.",
             f"{RECOMPILE_FIX}, or use the original model.",
         )
@@ -468,7 +468,8 @@ def _judge(
     nodes: tuple[EpContextNode, ...], blobs: tuple[Blob, ...], was: CompiledOrigin, host: HostTraits
 ) -> Verdict:
     if host.backend != "htp":
-        return Verdict(OK, notes=(f"The session uses QNN's backend {host.backend}, which cannot be checked.",))
+        note = f"Whether the model runs on the session's QNN backend {host.backend} cannot be checked."
+        return Verdict(OK, notes=(note,))
     # Apply every rule, because the result contains the notes of all rules. Of several verdicts with the same level
     # the first is shown. Check the version before the chip, because the advice on the chip depends on the version
     # that is installed.
@@ -518,14 +519,15 @@ def _other_backend(was: CompiledOrigin) -> Verdict | None:
 def _older_sdk(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
     its, ours = sdk_numbers(was.sdk), sdk_numbers(host.qnn_sdk)
     if its is None or ours is None:
-        return Verdict(OK, notes=("The versions of QNN could not be compared.",))
+        note = "The QNN version of the model or host is unknown, so the versions could not be compared."
+        return Verdict(OK, notes=(note,))
     if its[:2] > ours[:2]:
         release = release_with_sdk(was.sdk)
         newer = release or f"a release of onnxruntime-qnn with QNN {short_sdk(was.sdk)} or newer"
         chip = _chip(was, host)
         fix = f"{RECOMPILE_FIX}, or install {newer} in the host's Python."
         if chip is not None and not chip.can_run:
-            fix = f"{chip.fix} Installing {newer} is not enough, because the chip does not fit either."
+            fix = f"{chip.fix} Installing {newer} is not enough, because this chip cannot run the model either."
         return cannot_run(
             f"{was.words}; this host has {host.words}", "QNN cannot read a context binary of a newer SDK.", fix
         )
@@ -568,7 +570,7 @@ def _chip_on_npu(target: CompiledTarget, was: CompiledOrigin, host: HostTraits, 
         return Verdict(
             RECOMPILE,
             f"{was.words}; this host has {host.words}",
-            "It runs, but does not use the features of the newer architecture.",
+            "The model runs, but does not use the features of the newer architecture.",
             fix,
         )
     chip = chip_of(host.soc_model) if host.soc_model else None
@@ -606,8 +608,8 @@ def _user_driver(was: CompiledOrigin, host: HostTraits) -> Verdict | None:
         return None
     return Verdict(
         RECOMPILE,
-        "it was compiled on the system's Hexagon runtime driver (HNRD), not with the libraries of onnxruntime-qnn",
-        "A host that uses its own libraries refuses a binary of that driver.",
+        "it was compiled with the system's runtime driver (HNRD), not with the libraries of onnxruntime-qnn",
+        "A host that uses its own QNN libraries refuses a binary that was compiled with this driver.",
         f"{RECOMPILE_FIX} on this host.",
     )
 
@@ -620,7 +622,7 @@ def _shared(blobs: tuple[Blob, ...], host: HostTraits) -> Verdict | None:
     if host.simulator:
         return cannot_run(
             f"its {label} is shared with other models (common weights), and this host is the QNN simulator",
-            "The simulator ends the process when it loads a binary with shared weights.",
+            "The simulator crashes the process when it loads a binary with shared weights.",
             f"{RECOMPILE_FIX} without shared weights, or run the model on an NPU.",
         )
     return Verdict(OK, notes=(f"Its {label} is shared with other models: copy and delete them together.",))
@@ -645,9 +647,9 @@ def _embedded_parts(nodes: tuple[EpContextNode, ...], host: HostTraits) -> Verdi
     if not bare:
         return None
     release = sdk_numbers(host.onnxruntime_qnn)
-    why = "Some older releases search for the binary of the second part in a file (ONNX Runtime issue 31977)."
+    why = "Some older releases expect the second part's binary in a separate file (ONNX Runtime issue 31977)."
     if release is not None and release >= _EMBEDDED_PARTS_LOAD_SINCE:
-        return Verdict(OK, notes=(f"It has several parts and embeds its context binary. {why}",))
+        return Verdict(OK, notes=(f"The model has several compiled parts and embeds its context binary. {why}",))
     return Verdict(
         RECOMPILE,
         "it has several compiled parts and embeds its context binary, which many releases cannot load",

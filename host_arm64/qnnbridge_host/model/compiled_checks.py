@@ -115,17 +115,17 @@ def unchecked(source: ModelSource) -> str | None:
     ``None``."""
     if source.binary is not None:
         return (
-            f"{source.label} is a context binary without a manifest: a damaged byte in it cannot be detected, and "
-            "causes wrong results or ends the host. `qnnbridge wrap` writes a model around it, with a manifest."
+            f"{source.label} is a context binary without a manifest: a damaged byte cannot be detected, and causes "
+            "wrong results or crashes the host. `qnnbridge wrap` writes a model for this binary, with a manifest."
         )
     if source.path is None or source.scan is None or not source.scan.is_compiled:
         return None
     if os.path.exists(os.path.splitext(source.path)[0] + MANIFEST_SUFFIX):
         return None
     return (
-        f"{source.label} is a compiled model without a manifest: a damaged byte in it cannot be detected, and "
-        "causes wrong results or ends the host. "
-        f"`qnnbridge compile --adopt {source.path}` writes a manifest for it."
+        f"{source.label} is a compiled model without a manifest: a damaged byte cannot be detected, and causes "
+        "wrong results or crashes the host. "
+        f"`qnnbridge compile --adopt {source.path}` writes a manifest for this model."
     )
 
 
@@ -224,7 +224,7 @@ def path_for_qnn(source: ModelSource) -> str | None:
         # QNN cannot open paths outside of the ANSI code page. Only the folder can be replaced by its short name
         # (8.3), because the model contains the binary's file name.
         if BY_CODE_PAGE and not all(blob.isascii() for blob in named):
-            raise OSError(f"QNN cannot open a file of this name on Windows: {named[0]}")
+            raise OSError(f"On Windows QNN cannot open a file whose name has non-ASCII characters: {named[0]}")
         return os.path.join(native_path(folder), name)
     except OSError as error:
         raise ContextUnusable(

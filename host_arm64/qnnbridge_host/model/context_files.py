@@ -153,8 +153,8 @@ def _embedded(model: str | bytes, node: EpContextNode) -> BlobFacts:
         raise _Unusable(
             f"its node {node.label} contains no context binary",
             (
-                f"embed_mode is {'missing, which means 1' if node.embed_mode is None else node.embed_mode}, and "
-                f"the value of the binary is {_preview(kept)}."
+                f"embed_mode is {'missing, which means 1' if node.embed_mode is None else node.embed_mode}, so "
+                f"ep_cache_context must contain the binary, but its value is {_preview(kept)}."
             ),
             f"{RECOMPILE_FIX}.",
         )
@@ -175,7 +175,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
     if problem is not None:
         raise _Unusable(
             f"it refers to {name!r} as its context binary: {problem}",
-            "A compiled model may only use files in its own folder or below, on Windows and on Linux.",
+            "A compiled model may only use files in its own folder or below, and paths valid on Windows and Linux.",
             "Rename the original model so that its name does not contain two dots in a row, and recompile it."
             if "QNN" in problem
             else f"{RECOMPILE_FIX}, with the context binary next to the model.",
@@ -187,7 +187,7 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
             f"its context binary {name} is a link to {outside}, outside of the model's folder",
             "A compiled model may only use files in its own folder or below; otherwise it could read any file of "
             "the user.",
-            f"Copy {os.path.basename(name)} next to the model instead of the link.",
+            f"Replace the link by a copy of {os.path.basename(name)} next to the model.",
         )
     try:
         status = os.stat(path)
@@ -200,7 +200,9 @@ def _external(folder: str, name: str, path: str, model: str | None) -> BlobFacts
     except OSError as error:
         raise _unreadable(name, error) from None
     if not stat.S_ISREG(status.st_mode):
-        raise _Unusable(f"{name} is not a file", "The model refers to it as its context binary.", _COPY_AGAIN)
+        raise _Unusable(
+            f"{name} is not a file", "The model refers to this path as its context binary.", _COPY_AGAIN
+        )
     try:
         with open(path, "rb") as file:
             return read_blob(file)
@@ -223,14 +225,16 @@ def _check_facts(blob: Blob) -> None:
     if facts.kind == "empty":
         raise _Unusable(
             f"its {blob.label} is empty",
-            "It was not written completely: the compiler or a copy was interrupted, or the disk was full.",
+            "The file was not written completely: the compiler or a copy was interrupted, or the disk was full.",
             _COPY_AGAIN,
         )
     if facts.kind == "text":
         lfs = facts.first_line.startswith("version https://git-lfs")
         raise _Unusable(
             f"its {blob.label} is a {'Git LFS pointer' if lfs else 'text'}, not a context binary",
-            "The repository was cloned without Git LFS." if lfs else "A different file was saved in its place.",
+            "The repository was cloned without Git LFS."
+            if lfs
+            else "A different file was saved instead of the binary.",
             "Run: git lfs pull   (in that repository)." if lfs else _COPY_AGAIN,
             facts.first_line,
         )
@@ -354,7 +358,7 @@ def look_at_binary(path: str) -> BlobFacts:
         raise NoSuchFile(
             f"The context binary {path} cannot be read.",
             cause=f"{getattr(error, 'strerror', None) or error}.",
-            fix="Check the path; a relative path starts at the current folder.",
+            fix="Check the path; a relative path is relative to the current folder.",
             details={"path": path},
         ) from None
     if facts.kind in ("empty", "text") or looks_like_container(head):

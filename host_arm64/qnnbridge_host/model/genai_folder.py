@@ -441,13 +441,13 @@ LAYOUTS: Final[tuple[LayoutSupport, ...]] = (
         "window",
         "a pipeline with GroupQueryAttention and the whole KV cache (Olive, Foundry)",
         ("0.16.0", "0.16.0"),
-        "it makes the KV cache as long as the prompt, but the stages need a fixed length",
+        "this release makes the KV cache as long as the prompt, but the stages need a fixed length",
     ),
     LayoutSupport(
         "sliding",
         "a pipeline with a uint8 KV cache that genai slides (AI Hub)",
         ("0.17.0", "0.18.0"),
-        "it passes a KV cache of wrong dimensions to the first stage",
+        "this release passes a KV cache of wrong dimensions to the first stage",
     ),
 )
 

@@ -82,7 +82,7 @@ class WrongOperator:
     @property
     def remedy(self) -> str:
         """Text that tells the user how to avoid the fault: the rewrite, or the advice of the row."""
-        then = ", and a session that allows the CPU" if self.on_cpu else ""
+        then = ', and a session with fallback="cpu"' if self.on_cpu else ""
         return f"qnnbridge fix ({self.rewrite}){then}" if self.rewrite else self.advice
 
     @property
@@ -212,7 +212,7 @@ def _where_it_is(found: KnownWrong, entry: NodeEntry) -> KnownWrong:
     found = dataclasses.replace(found, node=node, inside=entry.inside, top=entry.top)
     if entry.always_taken and found.fault.rewrite:
         return dataclasses.replace(found, before=BRANCH_REWRITES)
-    advice = f"it is in {entry.inside}, which qnnbridge fix does not change: export the model without it"
+    advice = f"export the model without the {found.op} in {entry.inside}, which qnnbridge fix does not change"
     fault = dataclasses.replace(found.fault, rewrite="", advice=advice)
     return dataclasses.replace(found, fault=fault)
 

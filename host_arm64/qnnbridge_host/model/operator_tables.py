@@ -20,7 +20,7 @@ from qnnbridge_host.model.qnn_operators import REGISTERED, REPLACED
 # Operators that the provider accepts although the NPU lacks them, each with an alternative.
 REFUSED_BY_HTP: Final[Mapping[str, str]] = {
     "ReduceProd": "use Log, ReduceSum and Exp if all values are positive",
-    "IsInf": "compare the absolute value with the largest number instead",
+    "IsInf": "compare the absolute value with the largest finite number instead",
     "Asin": "",
 }
 
@@ -181,7 +181,7 @@ ATTRIBUTES: Final = (
     ),
     AttributeRule(("Mod",), "fmod", 0, (0,), "QNN supports only fmod of 0"),
     AttributeRule(
-        ("Gemm",), "alpha", 1.0, (1.0,), "alpha must be 1", "qnnbridge fix (gemm-scale) moves it into the constants"
+        ("Gemm",), "alpha", 1.0, (1.0,), "alpha must be 1", "qnnbridge fix (gemm-scale) multiplies A or B by alpha"
     ),
     AttributeRule(
         ("Gemm",),
@@ -189,7 +189,7 @@ ATTRIBUTES: Final = (
         1.0,
         (0.0, 1.0),
         "beta must be 1 or 0",
-        "qnnbridge fix (gemm-scale) moves it into the constants",
+        "qnnbridge fix (gemm-scale) multiplies the bias by beta",
     ),
     AttributeRule(
         ("ScatterND",), "reduction", "none", ("none", "add", "mul"), "QNN supports only the reductions add and mul"

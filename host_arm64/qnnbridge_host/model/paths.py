@@ -137,7 +137,7 @@ def cannot_write(folder: str, reason: str, evidence: str = "") -> CompileFailed:
     return CompileFailed(
         f"The compiled model cannot be written to {folder}.",
         cause=reason,
-        fix="Free space there or choose another folder (-o, output=) that can be written to.",
+        fix="Free disk space, or choose another writable folder (-o, output=).",
         evidence=[evidence] if evidence else (),
         details={"folder": folder, "free_bytes": _free(folder)},
     )
@@ -184,7 +184,10 @@ def why_not_written(folder: str) -> str:
         return _full(folder)
     if not os.path.isdir(folder):
         return "The folder is gone."
-    return "ONNX Runtime could not write its files: a full disk, a quota, a size limit, or missing permissions."
+    return (
+        "ONNX Runtime could not write its files. Possible reasons are a full disk, a quota, a file size limit and "
+        "missing permissions."
+    )
 
 
 def _full(folder: str) -> str:

@@ -139,8 +139,8 @@ def read_folder(folder: str) -> FolderManifest | None:
         if not isinstance(document, dict) or "source_sha256" not in document:
             raise InvalidProtobuf(
                 f"{folder} is a folder, not a model.",
-                cause=f"A program other than `qnnbridge prepare` wrote its {PREPARED_MANIFEST}.",
-                fix="Give the path of the .onnx file in it, or a folder that `qnnbridge prepare` made.",
+                cause=f"A program other than `qnnbridge prepare` wrote the folder's {PREPARED_MANIFEST}.",
+                fix="Give the path of the .onnx file in the folder, or a folder that `qnnbridge prepare` made.",
                 details={"path": folder},
             )
         schema = document["schema"]
@@ -190,7 +190,7 @@ def _from_document(folder: str, document: Mapping[str, Any]) -> FolderManifest:
         if problem is not None:
             raise ValueError(f"the file name {name!r} in it: {problem}")
         if name not in prepared.files:
-            raise ValueError(f"{name} is not in its list of files")
+            raise ValueError(f"{name} is not in the manifest's list of files")
     return prepared
 
 
@@ -298,8 +298,8 @@ def choose(
             f"No compiled model of {os.path.basename(folder)} can run here.",
             cause="session.disable_model_compile=1 forbids compiling.",
             evidence=why_not,
-            fix=_prepare_for(host) + ", or remove that entry from the session options: "
-            f"{model or 'the original model'} is then compiled here.",
+            fix=_prepare_for(host) + ", or remove session.disable_model_compile from the session "
+            f"options, so that {model or 'the original model'} is compiled here.",
             details={"path": folder},
         )
     chosen = _original(prepared, model, f"no compiled model fits, so it is compiled here ({reasons})", hash_of)
@@ -319,8 +319,8 @@ def _of_bucket(prepared: FolderManifest, sizes: Mapping[str, int]) -> tuple[Comp
     given = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
     option, value = next(iter(buckets[0].items()))
     raise OptionError(
-        f"{os.path.basename(prepared.folder)} was prepared for several sizes, but the session does not choose a "
-        "size.",
+        f"{os.path.basename(prepared.folder)} was prepared for several sizes of its free dimensions, and the "
+        "session chooses none of these sizes.",
         cause=f"Prepared: {'; '.join(dict.fromkeys(shown))}. Given: {given}.",
         fix=f"Give the sizes: --dim {option}={value}, or "
         f"SessionOptions.add_free_dimension_override_by_name({option!r}, {value}).",

@@ -50,7 +50,9 @@ def scan_model(
     try:
         # Check first: on Windows opening a folder fails with "permission denied", which would be misleading.
         if os.path.isdir(path):
-            raise InvalidProtobuf(f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in it.")
+            raise InvalidProtobuf(
+                f"{path} is a folder, not a model.", fix="Give the path of the .onnx file in the folder."
+            )
         with open_regular(path) as file:
             return _scan(file, os.fstat(file.fileno()).st_size, path, count_nodes)
     except (FileNotFoundError, NotADirectoryError):
@@ -60,7 +62,7 @@ def scan_model(
         raise NoSuchFile(
             f"The model {path} cannot be read.",
             cause=f"{getattr(error, 'strerror', None) or error}.",
-            fix="Check the path; a relative path starts at the current folder.",
+            fix="Check the path; a relative path is relative to the current folder.",
             details={"path": path},
         ) from None
 
@@ -118,30 +120,30 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
     if not size:
         words = (
             "is empty",
-            "It was not written completely: a download or the program that writes it was interrupted.",
+            "The file was not written completely: a download or the program that writes the file was interrupted.",
             "Download or create the model again.",
         )
     # Check for a Git LFS pointer before text, because a pointer is also text, but has another fix.
     elif head.startswith(_LFS_MARK):
         words = (
             "is not an ONNX model: it is a Git LFS pointer",
-            "The repository was cloned without Git LFS, so only a short text file is in its place.",
+            "The repository was cloned without Git LFS, so it contains a short text file instead of the model.",
             "Run: git lfs pull   (in that repository), or download the model file itself.",
         )
     elif is_text(head):
         words = (
             "is not an ONNX model: it is a text file",
-            "A web page or an error message may have been saved in its place.",
+            "A web page or an error message may have been saved instead of the model.",
             "Download the model again.",
         )
         evidence = [line[:120] for line in head.decode("utf-8", "replace").strip().splitlines()[:1]]
     elif looks_like_blob(head):
         words = (
             "is not an ONNX model: it is a QNN context binary",
-            "It is the part of a compiled model that is stored next to its .onnx file; AI Hub and QAIRT also "
-            "create binaries without an .onnx file.",
-            "Give the .onnx file that refers to it, usually the same name without _qnn.bin. If there is no such "
-            "file: "
+            "A context binary is the part of a compiled model that is stored next to the .onnx file; AI Hub and "
+            "QAIRT also create binaries without an .onnx file.",
+            "Give the .onnx file that refers to the binary; its name is usually the binary's without _qnn.bin. If "
+            "there is no such file, create one: "
             f"{model_command('wrap', path, '-o model_ctx.onnx')}",
         )
     elif looks_like_container(head):
@@ -166,17 +168,17 @@ def no_model(head: bytes, size: int, path: str | None, found: Garbage | None = N
 def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -> InvalidProtobuf:
     """Return the error for a file that may be a damaged model."""
     what = "is not an ONNX model, or it is cut off"
-    cause = "It is not complete and valid protobuf, the format of ONNX models."
+    cause = "The contents are incomplete or are not valid protobuf, the format of ONNX models."
     evidence = [f"At byte {found.at} of {size}: {found.why}."] if found is not None and found.at is not None else []
     if found is not None and found.zeros >= _MANY_ZEROS:
         what = "is not an ONNX model: it " + (
             f"contains only zeros from byte {found.at} on" if found.at else "consists of zeros"
         )
-        cause = "A power cut or an interrupted download left reserved space without contents."
+        cause = "A power cut or an interrupted download left a part of the file reserved, but not written."
         evidence = [f"From byte {found.at} of {size} on, at least {found.zeros} bytes are zero."]
     elif isinstance(found, TooMuch):
         what = "has too many fields for a model"
-        cause = "It is damaged, or was made to overload programs that read it."
+        cause = "The model is damaged, or was made to overload programs that read it."
     details: dict[str, object] = {"path": path, "size": size}
     # Set the detail `limit` only for a protobuf file: true if it has too many fields, false if it is damaged.
     if found is not None and found.at is not None:
@@ -184,7 +186,7 @@ def _unreadable(name: str, size: int, path: str | None, found: Garbage | None) -
     return InvalidProtobuf(
         f"{name} {what}.",
         cause=cause,
-        fix="Compare its size with the original, and copy, download or make it again.",
+        fix="Compare the size with the original's, and copy, download or export the model again.",
         evidence=evidence,
         details=details,
     )
@@ -199,8 +201,8 @@ WEIGHTS_OUTSIDE: Final = (
 def weights_outside_fix(model: str | None) -> str:
     """Return the fix for weights outside of the model's folder. model: the model's file, if it is known."""
     return (
-        "Copy the file with the weights into the folder of the model, and let the model refer to it by its name "
-        f"alone: {beside_command(model)}"
+        "Copy the file with the weights into the folder of the model, and shorten its path in the model to the "
+        f"file name: {beside_command(model)}"
     )
 
 
@@ -316,10 +318,10 @@ def compiled_refused(scan: ModelScan, command: str) -> CompiledModelRefused:
     """Return the error for a command on a compiled model, whose scan is `scan`."""
     nodes = scan.ep_contexts
     return CompiledModelRefused(
-        f"{scan.label} is a compiled EPContext artifact made by {' and '.join(scan.sources)}; "
-        f"{command} cannot work on it.",
-        cause="Its weights are inside of an opaque context binary, which only the execution provider that made it "
-        "can read.",
+        f"{scan.label} is a compiled model (EPContext) made by {' and '.join(scan.sources)}; "
+        f"{command} needs the original model.",
+        cause="The weights of a compiled model are inside of a context binary, which only the execution provider "
+        "that compiled the model can read.",
         fix=f"Run {command} {RUN_ON_THE_ORIGINAL}.",
         evidence=[describe(node) for node in nodes[:_SHOWN_NODES]]
         + ([f"and {len(nodes) - _SHOWN_NODES} more compiled parts"] if len(nodes) > _SHOWN_NODES else []),

@@ -234,7 +234,7 @@ class ModelSource(NamedTuple):
             try:
                 changed, cause = file.changed(), None
             except OSError as error:
-                changed, cause = True, f"It cannot be read any more: {error.strerror or error}."
+                changed, cause = True, f"The file can no longer be read: {error.strerror or error}."
             if changed:
                 name = os.path.basename(file.path)
                 raise ModelChanged(

@@ -78,7 +78,7 @@ REWRITES: Final = (
     Rewrite(
         "body-weights",
         "weights that the bodies of Loop, Scan and If read are passed through a sequence, so that the model can be "
-        "compiled; with --only body-weights",
+        "compiled (only with --only body-weights)",
         exported.weights_by_sequence,
         by_name_only=True,
     ),
@@ -102,7 +102,7 @@ REWRITES: Final = (
     Rewrite("integer-exponent", "the exponent of Pow gets the type of its base", operators.exponent_of_base_type),
     Rewrite(
         "negative-indices",
-        "negative indices that are constants or computed, which count from the end, become indices from the start",
+        "negative indices, constant or computed, which count from the end, are converted to indices from the start",
         gathers.count_indices_from_start,
     ),
     Rewrite("gemm-scale", "alpha and beta of Gemm move into its constants", operators.fold_gemm_scale),
@@ -136,11 +136,13 @@ REWRITES: Final = (
     ),
     Rewrite("sequence-parts", "SequenceAt of a split tensor becomes a Slice", exported.slice_of_a_sequence),
     Rewrite(
-        "scatter-rows", "ScatterElements with add or mul, of whole rows, becomes ScatterND", exported.scatter_rows
+        "scatter-rows",
+        "ScatterElements with add or mul that updates whole rows becomes ScatterND",
+        exported.scatter_rows,
     ),
     Rewrite(
         "scatter-extremes",
-        "ScatterElements with max or min, of whole rows, becomes Where and ReduceMax or ReduceMin",
+        "ScatterElements with max or min that updates whole rows becomes Where and ReduceMax or ReduceMin",
         exported.scatter_extremes,
     ),
     Rewrite("col2im", "Col2Im (PyTorch's fold) becomes a ConvTranspose", exported.columns_by_transposed_conv),
@@ -161,13 +163,14 @@ REWRITES: Final = (
     ),
     Rewrite(
         "conv-padding",
-        "Conv in one dimension that QNN computes wrong for equal padding gets one more zero at the start",
+        "Conv in one dimension with equal padding on both sides, which QNN computes wrong, is padded with one more "
+        "zero at the start, and its first result is dropped",
         wrong_values.pad_convolutions,
     ),
     Rewrite(
         "split-padding",
-        "Pad at the end of the last dimension, together with other sides or after some operators, becomes Pad and "
-        "Concat",
+        "padding at the end of the last dimension becomes Concat if other sides are padded too, or after some "
+        "operators",
         wrong_values.split_padding,
     ),
     Rewrite(
@@ -188,8 +191,8 @@ REWRITES: Final = (
     ),
     Rewrite(
         "max-pool",
-        "padding of a MaxPool at the left of an even width becomes copies of the edges; the stride of a MaxPool "
-        "with a kernel of width 1 becomes a Slice",
+        "padding of a MaxPool at the left of an image of even width becomes copies of the edge values; the stride "
+        "of a MaxPool with a kernel of width 1 becomes a Slice",
         poolings.rewrite_max_pools,
     ),
     Rewrite(
@@ -220,7 +223,7 @@ REWRITES: Final = (
     Rewrite(
         "reshaped-matmul",
         "MatMul by a constant matrix between Reshapes, which QNN would drop, becomes Gemm; Max is inserted before "
-        "a product of half floats between an input and an output",
+        "a MatMul or Gemm of half floats that only Reshapes connect to an input and an output of the model",
         wrong_values.separate_reshapes,
     ),
     Rewrite(
@@ -253,7 +256,8 @@ REWRITES: Final = (
     ),
     Rewrite(
         "transposed-volume",
-        "ConvTranspose in three dimensions is transposed to have equal strides last, and gets a Slice for padding",
+        "ConvTranspose in three dimensions gets a Slice instead of padding, and its dimensions are reordered so "
+        "that equal strides come last",
         transposed.crop_and_turn,
     ),
     Rewrite("transposed-groups", "ConvTranspose of four groups becomes four of one group", transposed.split_groups),
@@ -264,7 +268,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "softmax-factor",
-        "the scalar factor of a Softmax's argument gets a dimension",
+        "the scalar by which the argument of a Softmax is multiplied becomes a tensor with one dimension",
         wrong_values.factor_with_a_dimension,
     ),
     Rewrite(
@@ -274,7 +278,7 @@ REWRITES: Final = (
     ),
     Rewrite(
         "reduced-batch",
-        "a reduction along the first of five dimensions gets fewer dimensions: neighbouring ones are merged",
+        "in a reduction along the first of five dimensions, neighbouring dimensions are merged",
         five_dimensions.reduce_merged_dimensions,
     ),
     Rewrite(
@@ -326,7 +330,8 @@ REWRITES: Final = (
     ),
     Rewrite(
         "bias-scale",
-        "a quantised bias gets the product of the scales of activations and weights: QNN ignores its own scale",
+        "the scale of a quantised bias becomes the product of the scales of activations and weights, because QNN "
+        "ignores the scale of the bias",
         quantised_weights.biases_of_products,
     ),
     Rewrite("erf", "Erf outside of a Gelu becomes a formula that is exact to 2e-7", operators.approximate_erf),
@@ -362,7 +367,8 @@ REWRITES: Final = (
     ),
     Rewrite(
         GATES,
-        "Max is inserted between a Conv or MatMul and a Sigmoid or Tanh that is a factor; with --only gates",
+        "Max is inserted between a Conv or MatMul and a Sigmoid or Tanh whose result is a factor of a Mul (only "
+        "with --only gates)",
         operators.part_gates,
         by_name_only=True,
     ),

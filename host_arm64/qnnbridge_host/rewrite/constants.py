@@ -67,7 +67,7 @@ def fix_values(editor: Editor, constants: Mapping[str, Any]) -> tuple[list[str],
         if value.type.HasField("tensor_type") and free and (dims is None or len(own) != len(dims)):
             raise OptionError(
                 f'Input "{name}" has free dimensions, whose sizes do not follow from this constant.',
-                fix="Give all of its values as nested lists with as many dimensions, or set --shape.",
+                fix="Give all values of the input as nested lists with the input's dimensions, or set --shape.",
             )
         values[name] = array_of(constant, name, node.type, resolved(constant, dims, {}))
         # The constant keeps the input's name, so that nodes need not change.

@@ -133,7 +133,7 @@ class RewriteRun:
                 f"{self._source.name} cannot be loaded by ONNX Runtime, before the rewrites and after them. "
                 "Nothing was written.",
                 cause=of_original,
-                fix="Export the model again, with another exporter or opset: its nodes do not fit together.",
+                fix="Export the model again, with another exporter or opset: its nodes contradict each other.",
             )
         raise ModelError(
             f"{self._source.name} cannot be loaded any more after the rewrites. Nothing was written.",
@@ -168,7 +168,10 @@ class RewriteRun:
             # arbitrary.
             checked = self._checked(self._allowed, as_used=True)
             if checked is not None and checked.agrees:
-                changes = (*changes, "the values of rows in which everything is masked have changed")
+                changes = (
+                    *changes,
+                    "the values of rows in which all elements are masked have changed; these values are arbitrary",
+                )
         if checked is None or checked.agrees:
             self._kept, self._loads = self._now, checked is not None and checked.compared
             self._allowed = max(self._allowed, rewrite.tolerance)
@@ -291,7 +294,7 @@ def fix_model(
         given_sizes = decided.by_name or decided.by_axis or given_constants
         if given_sizes and all(rewrite.name != FIXED_SHAPES for rewrite in wanted):
             raise OptionError(
-                f'Sizes are given, and the rewrite "{FIXED_SHAPES}" that sets them is excluded.',
+                f'Sizes are given, but the rewrite "{FIXED_SHAPES}", which sets the sizes, is excluded.',
                 fix=f"Add --only {FIXED_SHAPES}, or remove the sizes.",
             )
         work = RewriteRun(
@@ -328,7 +331,7 @@ def _readable(constants: Mapping[str, Any]) -> dict[str, Any]:
         raise OptionError(
             "The constants are not numbers or small tensors of numbers.",
             cause=f"{error}.",
-            fix='Give them by input: {"sr": 16000, "size": [480, 640]}.',
+            fix='Give a constant for each input name: {"sr": 16000, "size": [480, 640]}.',
         ) from None
 
 
@@ -337,7 +340,8 @@ def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
     free = model_shapes.free_dimensions(model.graph)
     if free:
         warnings.append(
-            f"Inputs have free dimensions, but QNN needs fixed dimensions: {model_shapes.options_text(free)}"
+            "Inputs have free dimensions, but QNN needs fixed dimensions. Set the sizes: "
+            f"{model_shapes.options_text(free)}"
         )
     return warnings
 

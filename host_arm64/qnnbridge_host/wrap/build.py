@@ -92,8 +92,8 @@ def chosen_graphs(binary: Binary, names: Sequence[str]) -> tuple[GraphDescriptio
     if not graphs:
         raise ContextUnusable(
             f"The context binary {binary.label} has no graph.",
-            cause="It was written before a graph was compiled into it, or contains only weights.",
-            fix="Compile it again: a graph must be finalised before the binary is written.",
+            cause="The binary was written before a graph was compiled into it, or contains only weights.",
+            fix="Compile the binary again: a graph must be finalised before the binary is written.",
         )
     known = {graph.name: graph for graph in graphs}
     unknown = [name for name in names if name not in known]
@@ -286,8 +286,8 @@ class _Builder:
             why = f"it has {len(given.scales)} scales along axis {given.axis}"
         if why is not None or given is None:
             raise ContextUnusable(
-                f"The tensor {tensor.name!r} of the graph {graph.name} of {self._binary.label} cannot be float "
-                f"for the application: {why}.",
+                f"The tensor {tensor.name!r} of the graph {graph.name} of {self._binary.label} cannot be "
+                f"converted to and from float32: {why}.",
                 cause="--float-io inserts QuantizeLinear and DequantizeLinear around the graph.",
                 evidence=(f"{tensor.name}: {tensor.words}",),
                 fix="Omit --float-io, and convert this tensor in the application.",

@@ -311,7 +311,7 @@ def _interface(folder: str) -> tuple[_Interface, str]:
             return api, f"{api.api.major}.{api.api.minor}.{api.api.patch}"
     raise ProviderUnavailable(
         f"QNN's system library {path} has no interface that qnnbridge supports.",
-        cause="Interfaces 1.1 and newer of version 1 are supported.",
+        cause="qnnbridge supports the interface versions from 1.1 on and below 2.0.",
     )
 
 
@@ -320,7 +320,7 @@ def _cannot_read(path: str, evidence: str, version: str) -> ContextUnusable:
         f"QNN's system library cannot read {os.path.basename(path)} as a context binary.",
         cause="The file is damaged, has another format, or was made by a newer QNN SDK than the host's.",
         evidence=(evidence, f"system interface {version}"),
-        fix="Copy or download it again; `qnnbridge inspect` reports its SDK, if its header is readable.",
+        fix="Copy or download the file again; `qnnbridge inspect` reports its SDK, if its header is readable.",
         details={"path": path},
     )
 
