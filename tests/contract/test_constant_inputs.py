@@ -197,7 +197,7 @@ def test_analyze_names_the_constant_and_ignores_models_without_sizes_in_inputs(t
         assert [one.what for one in found.advice] == [
             f"qnnbridge fix {path} -o {fixed_file(path)} --constant orig_im_size=64,64{sizes}"
         ]
-        assert "the value of orig_im_size is the size of masks" in found.advice[0].why
+        assert "the value of orig_im_size determines the size of masks" in found.advice[0].why
     scaled = model([node("Mul", ["x", "s"], ["y"])], [tensor("x", [1, 4]), tensor("s", [4])], [tensor("y", [1, 4])])
     assert not analyze_model(saved(scaled, tmp_path / "s.onnx"), soc_model=SOC_MODEL, offline=True).advice
 

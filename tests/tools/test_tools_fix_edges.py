@@ -267,7 +267,7 @@ def test_the_rules_know_that_explicit_activations_are_refused(free: bool, tmp_pa
         model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
     analysis = analyze_model(models.saved(model, tmp_path / "m.onnx"), offline=True)
     assert [verdict.place for verdict in analysis.predicted.verdicts] == ["cpu"]
-    assert "fixed sizes alone are enough" not in str([advice.why for advice in analysis.advice])
+    assert "the model needs no other change" not in str([advice.why for advice in analysis.advice])
 
 
 @pytest.mark.simulator

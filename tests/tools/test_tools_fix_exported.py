@@ -403,7 +403,7 @@ def test_compile_names_the_rewrite_for_a_double_and_accepts_its_result(
 @pytest.mark.parametrize(
     ("scale", "severity", "why"),
     [
-        (float("inf"), "fails", "its scale scale is inf"),
+        (float("inf"), "fails", "the scale scale is inf"),
         (1.3e36, "model", "one step changes the result by a factor of 1e300 and more"),
         (39.2, "model", "is quantised in steps of 39.2: one step changes the result by a factor of 1.06e+17"),
         (0.5, "", ""),

@@ -130,7 +130,9 @@ def test_masks_for_eight_bit_activations_are_just_below_twice_the_range_of_the_s
     assert told == (
         []
         if size is None
-        else [f"masks of -10000 or less changed to -{size} so that the scores keep their precision"]
+        else [
+            f"values of -10000 or less in attention masks changed to -{size}, so that the scores keep their precision"
+        ]
     )
     assert result.snr_db is not None
     assert size is None or result.snr_db > 12, "with -1e4 it is below 6"

@@ -193,7 +193,7 @@ def test_the_report_lists_the_work_that_the_time_limit_cut(tmp_path: Path, monke
     monkeypatch.setattr(quantizer, "_FOLD_S", 0.0)
     found = models.quantize(source, tmp_path / "q.onnx", random=8)
     assert "not tried for lack of time: weights are uint8, per tensor" in found.changes
-    assert "chosen by the held-out samples only: the other 3 folds would take too long" in found.changes
+    assert "types chosen by the held-out samples only, as the other 3 folds would take too long" in found.changes
     short = models.quantize(source, tmp_path / "r.onnx", random=8, target_snr=79.0, search_timeout_s=0.0)
     assert [warning for warning in short.warnings if "ended at its limit of 0 s" in warning]
 

@@ -290,7 +290,7 @@ def test_a_fault_that_sessions_fix_is_reported_with_its_rewrite(tmp_path: Path) 
     assert result.cure is not None
     assert result.cure.agrees
     assert any("conv-padding" in rewrite for rewrite in result.cure.rewrites)
-    assert "Sessions fix it automatically" in result.reason
+    assert "Sessions fix the model automatically" in result.reason
     assert "dB" in result.cure.words
 
 

@@ -260,7 +260,8 @@ def _of_output(name: str, pairs: Sequence[tuple[Any, Any]], groups: Sequence[Col
         if a.shape != b.shape:
             judged = judge(a, b, "quantized")
             reason = (
-                f"{judged.reason}: the output's length depends on values, and a value may have crossed a threshold"
+                f"{judged.reason}: the output's length depends on values, and a small error may have moved a value "
+                "across a threshold"
             )
             return OutputAccuracy(Accuracy(name, dataclasses.replace(judged, reason=reason)))
     # Samples of different shapes have no columns in common, so join all values into one array.

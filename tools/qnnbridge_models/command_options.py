@@ -109,7 +109,7 @@ class QuantizeSettings:
         bool | None,
         typer.Option(
             "--symmetric-weights/--asymmetric-weights",
-            help="Symmetric ranges of weights. Default: if the type is signed.",
+            help="Symmetric ranges of weights, around zero. Default: only for signed types.",
         ),
     ] = None
     method: Annotated[
@@ -145,7 +145,7 @@ class QuantizeSettings:
             "--search-timeout",
             min=0,
             metavar="S",
-            help="For --target-snr: seconds of search; then the best result so far is used.",
+            help="For --target-snr: stop the search after S seconds and use the best result so far.",
         ),
     ] = 600.0
     layer_report: Annotated[
@@ -153,7 +153,7 @@ class QuantizeSettings:
     ] = False
     split_outputs: Annotated[
         bool,
-        typer.Option(help="Quantise branches of different magnitude separately where one output joins them."),
+        typer.Option(help="If an output joins branches of different magnitude, quantise each branch separately."),
     ] = True
 
     @property
@@ -171,8 +171,8 @@ class QuantizeSettings:
         if weight_type not in _RUNS[self.activation_type]:
             raise OptionError(
                 f"QNN cannot run {self.activation_type} activations with {weight_type} weights.",
-                cause=f"In tests QNN refused Conv or MatMul with these types. With {self.activation_type} "
-                f"activations it supports {', '.join(_RUNS[self.activation_type])} weights.",
+                cause=f"Tests showed that QNN refuses Conv or MatMul with these types. With {self.activation_type} "
+                f"activations, QNN supports {', '.join(_RUNS[self.activation_type])} weights.",
                 fix="Omit both types to use the defaults, or choose a supported weight type.",
             )
         signed = not weight_type.startswith("u")
@@ -356,8 +356,8 @@ def type_warnings(settings: ResolvedSettings) -> list[str]:
     warnings: list[str] = []
     if settings.activation_type in ("int8", "int16"):
         warnings.append(
-            f"{settings.activation_type} activations: QNN supports fewer operators for this type than for uint8 "
-            "and uint16, so nodes may stay on the CPU."
+            f"QNN supports fewer operators with {settings.activation_type} activations than with uint8 and uint16 "
+            "activations; nodes that QNN does not support run on the CPU."
         )
     if settings.weight_type == "int16":
         warnings.append("int16 weights run only on V73 and newer chips (Snapdragon X and later).")
@@ -441,7 +441,8 @@ class PrepareOptions:
     host_python: HostPython = None
     large: Large = False
     package: Annotated[
-        bool, typer.Option("--package", help="Also make the folder a model package of ONNX Runtime.")
+        bool,
+        typer.Option("--package", help="Write manifest.json as the manifest of an ONNX Runtime model package."),
     ] = False
 
 
@@ -477,7 +478,11 @@ class VerifyOptions:
 
     extreme: Extreme = True
     strict: Annotated[
-        bool, typer.Option("--strict", help="Also count NaN, infinity and values beyond half floats.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Also count differences for inputs with NaN, infinity or values beyond the float16 range.",
+        ),
     ] = False
     bisect: Annotated[bool, typer.Option("--bisect/--no-bisect", help="Look for the first node that differs.")] = (
         True

@@ -145,7 +145,7 @@ def print_result(evaluation: Evaluation) -> None:
         if row.error is not None:
             print(f"\n{output.visible(row.model)} on {row.provider.upper()}: {row.error.shown()}")
     if evaluation.chip is not None:
-        print(f"\nQNN is the simulator, for SoC {evaluation.chip}. Its times do not apply to an NPU.")
+        print(f"\nQNN ran in its simulator, for SoC {evaluation.chip}. These times do not apply to an NPU.")
 
 
 def _row(row: EvaluatedRow, metrics: Sequence[str], expects: bool) -> list[str]:

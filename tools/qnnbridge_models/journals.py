@@ -204,7 +204,7 @@ def refuse_other_files(folder: Path) -> None:
     ):
         raise OptionError(
             f"{folder} is not empty, and was not created by qnnbridge prepare.",
-            cause="Its files could be mistaken for files to ship.",
+            cause="The files in the folder could be shipped by mistake.",
             fix="Give a new or empty folder.",
         )
 

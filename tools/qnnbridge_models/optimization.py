@@ -126,8 +126,8 @@ def _level_warnings(level: str, before: Mapping[str, int], after: Mapping[str, i
     lost = sum(before.get(op, 0) for op in _QUANTIZE_OPS) - sum(after.get(op, 0) for op in _QUANTIZE_OPS)
     if lost > 0 and level != DEFAULT_LEVEL:
         warnings.append(
-            f"{lost} QuantizeLinear {'node was' if lost == 1 else 'nodes were'} merged into other operators; QNN "
-            f"needs these nodes. Use --level {DEFAULT_LEVEL} for QNN."
+            f"{lost} QuantizeLinear {'node was' if lost == 1 else 'nodes were'} merged into other "
+            f"operators, but QNN needs these nodes. Use --level {DEFAULT_LEVEL} for QNN."
         )
     return warnings
 
@@ -168,7 +168,7 @@ def _beside(source: Path, names: Iterable[str], warnings: list[str]) -> Iterable
     for name in names:
         if not inside_folder(name):
             warnings.append(
-                f"The model's file \"{name}\" was not copied, because its path leads outside the model's folder."
+                f'The file "{name}" was not copied: the model refers to a path outside of the model\'s folder.'
             )
         elif not (source.parent / name).is_file():
             warnings.append(
@@ -185,7 +185,7 @@ def _manifest(source: Path, target: Path, warnings: list[str]) -> list[tuple[Pat
         return []
     if source.name == target.name:
         return [(manifest, Path(manifest_path(target)))]
-    warnings.append(f"{manifest.name} was not copied: it refers to {source.name} by name.")
+    warnings.append(f"{manifest.name} was not copied: the manifest contains the old file name {source.name}.")
     return []
 
 
@@ -320,7 +320,9 @@ def optimize_model(
             warnings.append(left_out)
         if free := shapes.free_dimensions(result.graph):
             sizes = shapes.options_text(free)
-            warnings.append(f"Inputs have free dimensions, but QNN needs fixed dimensions. Set the sizes: {sizes}")
+            warnings.append(
+                f"Some inputs have free dimensions, but QNN needs fixed sizes. Set the sizes with: {sizes}"
+            )
         written = output.commit()
     return OptimizeResult(
         model_path,

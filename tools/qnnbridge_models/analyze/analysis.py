@@ -230,7 +230,7 @@ def verdict_text(analysis: Analysis, placed: GraphPlacement) -> str:
             return "QNN would fail with 64-bit floats"
         return "QNN would end the process" if crash else "no session could be created"
     if not shares.nodes:
-        return "nothing to place: all nodes are computed in advance"
+        return "no node is left for the NPU: all nodes are computed in advance"
     pieces = "" if shares.parts <= 1 else f", cut into {shares.parts} pieces"
     # A node may appear in several findings, but is counted once.
     found = [one for one in analysis.advice if one.code == KNOWN_WRONG]
@@ -400,7 +400,7 @@ def _print_advice(analysis: Analysis) -> None:
             moves = "multiplication moves" if advice.macs == 1 else "multiplications move"
             gain.append(f"{times(advice.macs)} {moves} to the NPU")
         if advice.parts:
-            gain.append(f"{advice.parts} fewer {'cut' if advice.parts == 1 else 'cuts'}")
+            gain.append(f"cut into {advice.parts} fewer {'piece' if advice.parts == 1 else 'pieces'}")
         for text, indent in ((advice.what, f"  {number}. "), (advice.why, "     "), ("; ".join(gain), "     ")):
             if text:
                 lines = textwrap.wrap(output.visible(text), _WIDTH - len(indent), break_on_hyphens=False)

@@ -436,7 +436,7 @@ def _add_merged(
         asked = [missing[index] for index in sorted(beside & missing.keys())]
     if placement is not None and placement.known and placement.qnn_nodes and not placement.cpu_nodes:
         verdicts.update(
-            (index, NodeVerdict("qnn", "merged", "the rest of the model is on QNN")) for index in missing
+            (index, NodeVerdict("qnn", "merged", "all placed nodes of the model run on QNN")) for index in missing
         )
         if missing and not parts:
             parts.append(list(missing))

@@ -175,7 +175,9 @@ def notes_on(
     view = prediction.view
     if prediction.no_input:
         notes.append(
-            Advice("Export the model with its input", "QNN cannot run a graph without an input", severity="fails")
+            Advice(
+                "Export the model with its input", "the model has no input, which QNN requires", severity="fails"
+            )
         )
     if view.opset > tables.NEWEST_OPSET or view.model.ir_version > tables.NEWEST_IR_VERSION:
         notes.append(
@@ -192,7 +194,8 @@ def notes_on(
         notes.append(
             Advice(
                 fix_command(path, "--only zero-size"),
-                f"tensors without elements ({names}) crash the process as soon as QNN runs one of their operators",
+                "the process crashes when QNN runs an operator that reads or writes a tensor without elements "
+                f"({names})",
                 severity="crash",
             )
         )
@@ -213,9 +216,9 @@ def notes_on(
         notes.append(
             Advice(
                 QUANTISE_AGAIN[0].upper() + QUANTISE_AGAIN[1:],
-                f"the argument of {len(coarse)} Softmax is quantised in steps of {step:.3g}: one step changes the "
-                f"result by a factor of {factor}, on the CPU as well. A large mask leaves no resolution for the "
-                "scores",
+                f"the input of {len(coarse)} Softmax {'nodes' if len(coarse) > 1 else 'node'} is quantised in "
+                f"steps of {step:.3g}: one step changes the result by a factor of {factor}, on the CPU as well. "
+                "The large values of an attention mask leave no resolution for the scores",
                 tuple(index for index, _ in coarse),
                 severity="model",
             )
@@ -260,8 +263,9 @@ def about_deciding_inputs(
     return [
         Advice(
             fix_command(path, options.strip(), dims),
-            f"QNN does not support If; {names} decides which branch of {labels} runs. With a constant, only one "
-            "branch is left. The value in this command is an example from the model: give your own value instead",
+            f"QNN does not support If; the value of {names} decides which branch of {labels} runs. If a constant "
+            f"replaces {names}, only one branch is left. The value in this command is an example from the model: "
+            "give your own value instead",
             tuple(branching),
             severity="sizes",
             code=_DECIDING,
@@ -311,9 +315,10 @@ def about_sizing_inputs(
     return [
         Advice(
             fix_command(path, options_text(constants).strip(), dims),
-            f"QNN supports fixed sizes only; the value of {names} is the size of {results_text(list(results))}. "
-            f"The rules predict {on_qnn} of {live} nodes on the NPU with a constant. The values in this command "
-            "are examples that the model accepts: give your own values instead",
+            f"QNN supports fixed sizes only; the value of {names} determines the size of "
+            f"{results_text(list(results))}. If a constant replaces {names}, the rules predict {on_qnn} of {live} "
+            "nodes on the NPU. The values in this command are examples that the model accepts: give your own "
+            "values instead",
             cured,
             severity="sizes",
             code=_DECIDING,
@@ -408,16 +413,17 @@ def _about_sizes(
     live = sum(cost.nodes for verdict, cost in pairs if verdict.place != "folded")
     on_qnn = sum(cost.nodes for verdict, cost in pairs if verdict.place == "qnn")
     count = f"all {live} nodes run" if sized.all_on_qnn else f"{on_qnn} of {live} nodes run"
-    alone = "fixed sizes alone are enough: " if sized.all_on_qnn else ""
+    alone = "the model needs no other change: " if sized.all_on_qnn else ""
     tried = ", ".join(f"{name}:{axis}={size}" for (name, axis), size in list(sized.sizes.by_axis.items())[:4])
     first = next((verdicts[index].reason for index in waiting if verdicts[index].rule == "free-shape"), "")
     branching = [view.nodes[index].label for index in waiting if index in sized.prediction.decided]
     labels = ", ".join(branching[:_NAMED])
     return Advice(
         fix_command(path, dims),
-        f"QNN supports fixed sizes only; {alone}the rules predict that {count} on the NPU (tried with {tried})"
+        f"QNN supports fixed sizes only; {alone}the rules predict that {count} on the NPU with the sizes {tried}"
         + (
-            f". The sizes decide which branch of {labels} runs; the command removes the other (untaken-branches)"
+            f". The sizes decide which branch of {labels} runs; the command also removes the branches that do not "
+            "run (untaken-branches)"
             if branching
             else ""
         )

@@ -37,7 +37,7 @@ _INSTEAD: Final[Mapping[str, str]] = {
         ("ReduceL1", "ReduceSumSquare", "ReduceLogSum", "Softsign", "Celu", "Sinh", "Cosh"),
         "qnnbridge fix (missing-operators)",
     ),
-    "Erf": "qnnbridge fix (gelu, erf), or export Gelu as one operator",
+    "Erf": "qnnbridge fix (gelu, erf), or export Gelu as a single ONNX operator",
     "Trilu": "qnnbridge fix (trilu)",
     "com.microsoft.SkipLayerNormalization": "qnnbridge fix (skip-norm)",
     "Loop": "export the model with the loop unrolled, or run the loop in the application",
@@ -122,7 +122,9 @@ def _type_fix(element: str) -> str:
 def _cast(node: GraphNode, context: RuleContext) -> Objection:
     if tables.refused_at_the_end(node, context.view.outputs):
         name, source = node.made[0].name, node.given[0].type
-        reason = f"output {name} is cast from {source} to int64; QNN supports such a Cast only inside of a model"
+        reason = (
+            f"output {name} is cast from {source} to int64, which QNN does not support for outputs of the model"
+        )
         return reason, "make the output int32, or cast to int32 first"
     types = tables.refused_cast(node)
     if types is None:
@@ -160,7 +162,7 @@ def _resize(node: GraphNode, context: RuleContext) -> Objection:
     if scales.values is not None and any(
         scale * size != int(scale * size) for scale, size in zip(scales.values, data.fixed or (), strict=False)
     ):
-        return "with the mode cubic the scales must result in integer sizes"
+        return "with the mode cubic, each input size multiplied by its scale must be an integer"
     return None
 
 
@@ -190,7 +192,7 @@ def _pad(node: GraphNode, context: RuleContext) -> Objection:
 def _pooling(node: GraphNode, context: RuleContext) -> Objection:
     data = node.input(0)
     if data is not None and data.rank == 5:
-        return f"QNN does not support {'float ' if node.op == 'LpPool' else ''}pooling over three dimensions"
+        return f"QNN does not support 3D pooling{' of floats' if node.op == 'LpPool' else ''}"
     return None
 
 
@@ -206,7 +208,7 @@ def _rotary(node: GraphNode, context: RuleContext) -> Objection:
     cache = node.input(1)
     if cache is not None and cache.constant:
         return (
-            "the operator's tables are constants, which QNN does not support",
+            "the operator's tables of cosines and sines are constants, which QNN does not support",
             "give the tables as inputs, or replace the operator by simpler ones",
         )
     return None
@@ -257,7 +259,7 @@ def _scale_not_finite(node: GraphNode, context: RuleContext) -> Objection:
     scale = node.input(1)
     if scale is None or scale.values is None or all(math.isfinite(value) for value in scale.values):
         return None
-    return f"its scale {scale.name} is {scale.values[0]}, so its results are not finite numbers, on the CPU as well"
+    return f"the scale {scale.name} is {scale.values[0]}, so the results are NaN or infinite, on the CPU as well"
 
 
 def _zero_size(node: GraphNode, context: RuleContext) -> Objection:
@@ -301,7 +303,7 @@ def _refused(node: GraphNode, context: RuleContext) -> Objection:
 def _not_a_tensor(node: GraphNode, context: RuleContext) -> Objection:
     for tensor in node.made:
         if not tensor.type and tensor.shape is None:
-            return f"{tensor.name} is not a plain tensor, or its shape is unknown"
+            return f"{tensor.name} is a sequence, a map or another non-tensor, or its type and shape are unknown"
     return None
 
 
@@ -354,7 +356,7 @@ def _counts(node: GraphNode, context: RuleContext) -> Objection:
             return "the operator computes its own statistics (training_mode)", "export the model in inference mode"
         unused = all(t.name not in context.view.users for t in node.made[most:])
         fix = "qnnbridge fix (unused-outputs)" if unused else ""
-        return f"the model uses more than {most} result of {node.op}", fix
+        return f"QNN computes only {most} output of {node.op}, and this node has more", fix
     return None
 
 
@@ -369,13 +371,13 @@ def _attributes(node: GraphNode, context: RuleContext) -> Objection:
 def _wide_result(node: GraphNode, context: RuleContext) -> Objection:
     if fails_with_wide_integers(context.view, node) != "output":
         return None
-    return f"{_wide_text(node.made)} is an output of QNN's graph, which crashes the process"
+    return f"{_wide_text(node.made)} is an output of QNN's graph; such an output crashes the process"
 
 
 def _wide_input(node: GraphNode, context: RuleContext) -> Objection:
     if fails_with_wide_integers(context.view, node) != "input":
         return None
-    return f"{_wide_text(node.given)} is an input of QNN's graph, which then cannot be finalized"
+    return f"{_wide_text(node.given)} is an input of QNN's graph; QNN cannot finalize a graph with such an input"
 
 
 def _wide_text(tensors: Sequence[GraphTensor]) -> str:
@@ -404,10 +406,10 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
     return reason
 
 
-_NO_DOUBLES: Final = "qnnbridge fix (inner-doubles) computes it in 32 bits"
-_NARROW: Final = "qnnbridge fix (wide-integers) computes it in int32"
+_NO_DOUBLES: Final = "qnnbridge fix (inner-doubles) computes the node in 32-bit floats"
+_NARROW: Final = "qnnbridge fix (wide-integers) computes the node in int32"
 _FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
-QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which first reduces the masks"
+QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which first reduces large mask values"
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 # Only the first objection to a node is reported, so the order matters:

@@ -294,8 +294,8 @@ def _quantized(prepared: PreparedFolder) -> str:
             f"## Quantised\n\nCalibrated with {numbers.get('calibration_samples')} samples, and compared with the "
             f"float model on {numbers.get('compared_samples')} {of}: {worst}. "
             + (f"Then calibrated with all {again['samples']} samples. " if again.get("kept") else "")
-            + f"Size: {output.size_text(numbers.get('bytes_before', 0))} before, "
-            f"{output.size_text(numbers.get('bytes_after', 0))} after."
+            + f"Size before quantising: {output.size_text(numbers.get('bytes_before', 0))}; "
+            f"after: {output.size_text(numbers.get('bytes_after', 0))}."
         )
     return ""
 
@@ -312,8 +312,10 @@ def _differences(prepared: PreparedFolder) -> str:
             lines.append(f"- {escaped(chip_label(step.chip))}, {escaped(row['inputs'])}: {why}")
         first = step.document.get("first_divergence")
         if bad and first:
-            place = "at" if first["exact"] else f"within {first['window']} nodes, at the latest at"
-            lines.append(f"- The difference begins {place} node {escaped(first['node'])} ({escaped(first['op'])}).")
+            place = "" if first["exact"] else f"one of the {first['window']} nodes up to and including "
+            lines.append(
+                f"- The first node that differs is {place}{escaped(first['node'])} ({escaped(first['op'])})."
+            )
     return "## Where QNN differs\n\n" + "\n".join(lines) if lines else ""
 
 

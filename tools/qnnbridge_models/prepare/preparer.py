@@ -530,7 +530,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
         raise OptionError(
             "A model can be quantised for only one size.",
             cause="The calibration samples have the sizes of one bucket.",
-            fix="Run prepare for each size separately, with its own samples and folder.",
+            fix="Run prepare once for each size, with samples of this size and a separate folder.",
         )
     if options.buckets and options.inputs:
         raise OptionError(
@@ -543,7 +543,7 @@ def _checked(path: Path, options: PrepareOptions) -> tuple[str, PrepareOptions]:
         raise OptionError(
             f"{'--quantize' if options.quantize else '--calibration'} needs {missing}.",
             cause="Quantising needs calibration samples.",
-            fix="Give both: --quantize --calibration FOLDER, with an .npz file for each sample.",
+            fix="Give both options: --quantize --calibration FOLDER, with one .npz file for each sample.",
         )
     for one in options.calibration:
         if not one.exists():
@@ -610,7 +610,7 @@ def _chips(options: PrepareOptions, info: HostInfo) -> tuple[list[str], tuple[st
     here = chip_of_this_computer()
     if here is not None:
         return [str(here.number)], (f"No chip was given: prepared for this computer's chip, {here.label}.",)
-    return [HOST_CHIP], ("No chip was given: prepared for the chip of the host; other chips may refuse the model.",)
+    return [HOST_CHIP], ("No chip was given: prepared for the host's chip; the model may not load on other chips.",)
 
 
 def _not_this_chip(chip: str, info: HostInfo) -> str:

@@ -88,27 +88,27 @@ def _notes(result: ProfileResult, attributed: bool) -> Iterator[str]:
         yield "Nothing ran on QNN: all times are CPU times. See the placement above for the reason."
     elif placement.simulator:
         yield (
-            "This is QNN's simulator on the CPU. Its times do not apply to an NPU, neither in total nor for "
-            "single operators. Valid for an NPU as well: the list of operators, the nodes on the CPU, the number "
-            "of parts, the transferred bytes, the time to compile, and the overhead of the bridge."
+            "QNN ran in its simulator on the CPU. These times do not apply to an NPU, neither in total nor for "
+            "single operators. The following also applies to an NPU: the list of operators, the nodes on the CPU, "
+            "the number of parts, the transferred bytes, the time to compile, and the overhead of the bridge."
         )
     if result.partitions and not attributed:
         executed = sum(call.kind.name == "EXECUTE" for call in result.recorded.calls)
         yield (
-            f"QNN reports {executed} executions, but ONNX Runtime a different number: QNN's figures cannot be "
-            "assigned to the parts and are omitted."
+            f"QNN reports {executed} executions, but ONNX Runtime reports a different number. QNN's figures "
+            "therefore cannot be assigned to the parts and are omitted."
         )
     if result.partitions and attributed and not result.operators:
         if result.recorded.level == "basic":
-            yield "The level basic records no operator times; --level detailed records them, but slows QNN down."
+            yield "The level basic records no operator times. --level detailed records them, but makes QNN slower."
         else:
             yield "QNN reported no operator times."
     elif result.operators:
         yield (
             "QNN counts cycles of operators instead of times: an operator's time is its share of the accelerator's "
-            "time. An operator without cycles was merged into a neighbour, which includes its time: the time of a "
-            "convolution may appear at the Relu after it. Counting cycles takes time as well: the times of --level "
-            "basic are more accurate."
+            "time. An operator without cycles was merged into a neighbour, whose time includes both operators: for "
+            "example, the time of a convolution may appear at the Relu after it. Counting cycles makes QNN slower: "
+            "the times of --level basic are more accurate."
         )
     if result.runs < MIN_RUNS:
         yield "Few runs: the first run includes one-time work. Give --runs 10 for medians."

@@ -153,8 +153,8 @@ def _recorded(
     if len(profile.runs) != len(calls_s):
         raise BridgeError(
             f"ONNX Runtime's profile has {len(profile.runs)} runs instead of {len(calls_s)}.",
-            cause="The session was recreated during the runs, or ONNX Runtime's maximum number of events was "
-            "reached.",
+            cause="The session was created again during the runs, or ONNX Runtime stopped recording at its "
+            "maximum number of events.",
             fix="Run the command again, with fewer --runs for a large model.",
         )
     on_qnn = any(node.provider == QNN for run in profile.runs for node in run.nodes)
@@ -217,7 +217,7 @@ def _for_qnn(folder: str) -> str:
         raise BridgeError(
             "QNN cannot write its profile to the temporary folder.",
             cause=f"{error}.",
-            fix="Set TEMP to a folder whose path contains only letters from A to Z, and run the command again.",
+            fix="Set TEMP to a folder whose path contains only ASCII characters, and run the command again.",
         ) from None
 
 
@@ -259,7 +259,7 @@ def check_size(size: int, whose: str) -> None:
     if size > MAX_PROFILE_BYTES:
         raise BridgeError(
             f"The profile of {whose} is too large: {size >> 20} MiB; the limit is {MAX_PROFILE_BYTES >> 20} MiB.",
-            cause="The profile has an entry for each operator and run.",
+            cause="The profile contains one entry for each operator in each run.",
             fix="Profile fewer runs: --runs 10. Or use --level basic, which records no operators.",
         )
 

@@ -374,7 +374,7 @@ def _print_load(result: ProfileResult) -> None:
 
 def _print_run(result: ProfileResult) -> None:
     print(f"\nOne run: {spread_text(result.call_s)}")
-    print("  (in each run these times add up to the call's duration; their medians need not add up to its median)")
+    print("  (the times of a run add up to the call's duration; the medians may not add up to the call's median)")
     rows = [["", "median", "first", "share", ""]]
     # Divide by the sum, and not by the call's median, so that the fractions add up to 100 %.
     whole = sum(component.time_s.median for component in result.components)

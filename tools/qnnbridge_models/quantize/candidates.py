@@ -206,7 +206,7 @@ def working_variant(
     if calibrated.settings.per_channel:
         forms += [
             (
-                f"{words + ', and ' if words else ''}each weight has a single scale",
+                f"{words + ', and ' if words else ''}weights are quantised per tensor",
                 dataclasses.replace(form, settings=per_tensor),
             )
             for words, form in forms
@@ -230,7 +230,9 @@ def working_variant(
         unlike = unlike or (form, failed[-1])
     if unlike is not None:
         form, text = unlike
-        return form, [f"{text}: more bits or samples do not fix this; --exclude keeps these nodes in float"]
+        return form, [
+            f"{text}: more bits or samples do not fix this error; use --exclude to keep these nodes in float"
+        ]
     assert first is not None
     raise first
 
@@ -371,9 +373,9 @@ class CandidateChoice:
         if found[chosen].change:
             by = f"{scores[chosen][1]:.1f} dB {where}"
             if 0 in scores:
-                by += f", {scores[0][1]:.1f} with int8 weights per channel"
+                by += f", compared with {scores[0][1]:.1f} dB with int8 weights per channel"
             else:
-                by += f"; {found[0].db:.1f} on the CPU with int8 weights per channel"
+                by += f", compared with {found[0].db:.1f} dB on the CPU with int8 weights per channel"
             return dataclasses.replace(found[chosen], change=f"{found[chosen].change}: {by}")
         return found[chosen]
 
@@ -424,7 +426,10 @@ class CandidateChoice:
             other = dataclasses.replace(trial, calibrated=calibrated, index=precision.load_index(path))
             floats = not weights_quantised(other.write(Precision()))
             if floats:
-                change += "; the weights stay float, so the file is large (--weight-type int8 quantises them)"
+                change += (
+                    "; for this model, however, the weights stay float, so the file is large: --weight-type int8 "
+                    "quantises them"
+                )
             one = with_headroom(self.judge, other, Precision(), change)
             return dataclasses.replace(one, floats=floats)
         except BridgeError:

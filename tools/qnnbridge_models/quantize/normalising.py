@@ -38,8 +38,15 @@ def normalise(model: Any, folder: Path, symmetric: bool) -> list[str]:
     return [
         *(f"{line}: alpha and beta are folded into the constants" for line in scaled),
         *(f"{line}: the bias is expanded to one value per column, or added by a separate Add" for line in apart),
-        *(f"{line} replaced by Max and Min, because no quantisation range has the same effect" for line in clips),
-        *([f"copied {copied} weights that several operators read in different roles"] if copied else []),
+        *(
+            f"{line} replaced by Max and Min, because no quantisation range limits the values as Clip does"
+            for line in clips
+        ),
+        *(
+            [f"copied {copied} weights, because the operators that share them need different scales"]
+            if copied
+            else []
+        ),
     ]
 
 

@@ -298,8 +298,9 @@ def _matches_nothing(pattern: str, index: ModelIndex, original: Any, option: str
     gone = [node.name for node in original.graph.node if _matches(pattern, node)]
     if gone:
         return OptionError(
-            f'{option} "{pattern}" matches {gone[0] or "a node"}, which is folded into a constant or merged into '
-            "another operator when the model is prepared.",
+            f'{option} "{pattern}" matches {gone[0] or "a node without a name"}, which no longer exists when '
+            "the model is quantised.",
+            cause="Preparing the model folds this node into a constant or merges it into another operator.",
             fix="Omit this pattern, or select the nodes that follow the removed nodes.",
         )
     known = [*{node.op_type: None for node in index.protos}, *(node.name for node in index.protos)]

@@ -192,7 +192,7 @@ def prepare(
     model = _upgraded(model, changes)
     moved = graphs.weights_out_of_inputs(model)
     if moved:
-        changes.append(f"made {moved} weights constant that were also inputs")
+        changes.append(f"removed {moved} weights from the model's inputs, so that the weights are constants")
     path = _folded(model, work, changes, symmetric)
     del model
     small = _masks_of_eight_bits(path, work, sample) if eight_bits else []
@@ -203,7 +203,8 @@ def prepare(
         if shrunk is not None:
             path = shrunk
             changes.append(
-                f"masks of -{huge:g} or less changed to -{size:g} so that the scores keep their precision"
+                f"values of -{huge:g} or less in attention masks changed to -{size:g}, so that the scores keep "
+                "their precision"
             )
             break
     # Name the nodes last, so that nodes created by fusions also get names.
@@ -243,7 +244,7 @@ def _upgraded(model: Any, changes: list[str]) -> Any:
             continue
         changes.append(f"opset {old} converted to {opset}")
         return upgraded
-    changes.append(f"opset {old} kept: the converter cannot convert this model")
+    changes.append(f"opset {old} kept, because ONNX's version converter failed on this model")
     return model
 
 
@@ -276,7 +277,10 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
     # optimizer causes the failure, this call raises the load error.
     if broken_by is None or broken_by:
         cpu.open_session(upgraded, "the model", options, broken_by or ())
-        changes.append(f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}: not used for folding")
+        changes.append(
+            f"{optimizers.harm_of(broken_by or (), 'breaks', 'the model')}; constants are folded with all other "
+            "optimizers"
+        )
     result = graphs.load(folded, weights=True)
     graphs.trim_opsets(result, model)
     strip_inserted_casts(result, model)
@@ -287,7 +291,7 @@ def _folded(model: Any, work: Path, changes: list[str], symmetric: bool) -> Path
     changes += normalise(result, work, symmetric)
     if convolutions:
         changes.append(
-            f"replaced {convolutions} BatchNormalization by Conv: QNN computes one channel of a quantised "
+            f"replaced {convolutions} BatchNormalization by Conv, because QNN computes one channel of a quantised "
             "BatchNormalization wrong"
         )
     if constants:
@@ -464,7 +468,7 @@ def refuse_unsuitable(model: Any, label: str) -> None:
     _refuse_quantized(ops, label)
     if graphs.opset_of(model) is None:
         raise OptionError(
-            f"{label} does not contain a neural network: it uses none of ONNX's standard operators.",
+            f"{label} does not contain a neural network: none of its operators is a standard ONNX operator.",
             cause=f"Its operators: {_counts_text(ops)}.",
             fix="Classic machine learning models run on the CPU; QNN does not support their operators.",
         )
@@ -537,13 +541,14 @@ def _refuse_input(value: Any, label: str) -> None:
         kind = str(value.type.WhichOneof("value") or "value").replace("_type", "")
         raise OptionError(
             f'Input "{value.name}" of {label} is {with_article(kind)}, not a tensor.',
-            fix="QNN supports tensors only. Export the model without the operators that read this input.",
+            fix="QNN supports tensors only. Export only the part of the model after the operators that read this "
+            "input.",
         )
     element = value.type.tensor_type.elem_type
     if element == _TEXT:
         raise OptionError(
             f'Input "{value.name}" of {label} is a string tensor.',
-            fix="QNN supports numbers only. Export the model that follows the tokenizer.",
+            fix="QNN supports numbers only. Export the model without its tokenizer, with token ids as inputs.",
         )
     if element not in _HAS_NUMPY_TYPE:
         raise OptionError(
@@ -579,6 +584,6 @@ def refuse_not_finite(label: str, names: Sequence[str], expected: Sequence[Seque
         if all(value.dtype.kind == "f" and value.size and not np.isfinite(value).any() for value in values):
             raise ModelError(
                 f'All values of output "{name}" of {label} are NaN or infinite even before quantising.',
-                cause="The float model produces these values from the samples on the CPU.",
+                cause="Run on the CPU with the samples, the float model computes only such values for this output.",
                 fix="Check the samples: the scale of their values, and inputs such as masks and lengths.",
             )

@@ -53,7 +53,7 @@ class Recalibration:
         has = " and ".join(f"{snr:.1f} dB on {where}" for where, snr in self.snr_db.items())
         if not self.kept:
             return f"not calibrated with all {self.samples} samples: {self.reason}"
-        seen = f"; the compared samples are now calibration samples too: {has}" if has else ""
+        seen = f"; on the compared samples, now calibration samples too, the file has {has}" if has else ""
         return f"after the comparison the file was calibrated with all {self.samples} samples{seen}"
 
 
@@ -313,8 +313,8 @@ def warnings_on(
             lines.append(f"{_loss_words(one, 'the float model')} Try {tries}.")
         elif one.verdict == "not shown":
             lines.append(
-                f'Output "{one.name}" is nearly the same for all samples, so its accuracy cannot be measured. Give '
-                "samples that differ more."
+                f'The values of output "{one.name}" hardly differ between the samples, so the accuracy of this '
+                "output cannot be measured. Give samples that differ more."
             )
     if not samples.held_out:
         lines.append("Compared on the calibration samples themselves: the error for other inputs may be larger.")
@@ -328,10 +328,11 @@ def warnings_on(
 
 def _few(held_out: int, folds: FoldsReport | None) -> str:
     """Return the warning about too few held-out samples, with the accuracy in the folds if it was measured."""
-    few = f"Only {held_out} sample{'s are' if held_out != 1 else ' is'} held out, too few to judge other inputs"
+    samples = "samples are" if held_out != 1 else "sample is"
+    few = f"Only {held_out} {samples} held out, too few to judge the accuracy for other inputs"
     if folds is None:
-        return f"{few}. The model is not proven to be good. Give {ENOUGH} or more with --held-out {ENOUGH}."
-    text = f"{few}. With each sample run on a model that was calibrated without this sample: {folds}."
+        return f"{few}. The model is not proven to be good. Hold out {ENOUGH} or more samples: --held-out {ENOUGH}."
+    text = f"{few}. Cross-validation, in which each sample runs on a model calibrated without this sample: {folds}."
     if folds.verdict in _BAD and folds.reason:
         text += f" In one of the folds the model is {folds.verdict}: {folds.reason}."
     if folds.samples < ENOUGH:

@@ -250,7 +250,8 @@ class _Work:
         if scatters - start.float_nodes:
             start = start.joined(Precision(scatters))
             changes.append(
-                f"{len(scatters)} ScatterElements stay float: QNN computes them wrong if their scales differ"
+                f"{len(scatters)} ScatterElements stay float: QNN computes a quantised ScatterElements wrong if "
+                "its tensors have different scales"
             )
         if self.wished.split_outputs:
             for one in joined:
@@ -355,7 +356,11 @@ class _Work:
 
 def _cut(folds: int, untried: Sequence[str]) -> list[str]:
     """Return report lines about folds and candidates that were skipped because the time limit was reached."""
-    lines = [f"chosen by the held-out samples only: the other {folds} folds would take too long"] if folds else []
+    lines = (
+        [f"types chosen by the held-out samples only, as the other {folds} folds would take too long"]
+        if folds
+        else []
+    )
     return [*lines, *(f"not tried for lack of time: {one}" for one in untried)]
 
 
@@ -434,7 +439,7 @@ def _finish(original: Any, path: Path, found: FoundPrecision) -> Any:
             )
         raise OptionError(
             "This model has no operator that can be quantised. Nothing was written.",
-            cause="The quantizer found no operator that computes with float32.",
+            cause="The model contains no float32 operator that the quantizer supports.",
             fix="Run the model unchanged: qnnbridge run shows whether QNN supports it.",
         )
     del model.metadata_props[:]

@@ -164,7 +164,8 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
     if element is None or not elements.LAYOUTS[element].named:
         raise OptionError(
             f'Input "{node.name}" has the type {node.type}, which sample files cannot contain.',
-            fix="Export the model without the operators that read this input, or use a model with a float32 input.",
+            fix="Export only the part of the model after the operators that read this input, or use a model with a "
+            "float32 input.",
         )
     dtype = elements.numpy_dtype(element)
     if dtype.kind == "O" and array.dtype.kind == "U":  # Files store strings of fixed width, not objects.
@@ -173,12 +174,12 @@ def _stacked(array: npt.NDArray[Any], node: NodeInfo, file: Path) -> Sequence[np
     if array.dtype.newbyteorder("=") != dtype:
         raise OptionError(
             f'{file}: input "{node.name}" is {array.dtype}, but the model expects {dtype}.',
-            fix=f'Save the array with .astype("{dtype}"), scaled as the model expects it.',
+            fix=f'Scale the values as the model expects, and save the array with .astype("{dtype}").',
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise OptionError(
             f'{file}: input "{node.name}" contains NaN or infinite values.',
-            cause="The ranges of all dependent tensors would be useless.",
+            cause="Such values make the measured ranges of all tensors that depend on this input useless.",
             fix="Remove the samples that contain such values.",
         )
     array = array.astype(dtype.newbyteorder("="), order="C", copy=False)
@@ -298,7 +299,7 @@ def gather(model: Any, sources: Sequence[Path], *, random: int, seed: int, held_
     else:
         raise OptionError(
             "No calibration samples.",
-            cause="The ranges of all tensors are measured with samples.",
+            cause="Quantising needs samples to measure the range of each tensor.",
             fix="Give --calibration FOLDER with .npz or .npy files of real inputs, or --random 16 for a first try.",
         )
     count = len(samples)

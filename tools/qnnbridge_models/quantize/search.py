@@ -262,7 +262,10 @@ def _on_qnn(trial: PrecisionTrial, found: FoundPrecision, target: float, deadlin
     goal = target if limit is None else min(target, limit - _NEAR_LIMIT_DB)
     notes = found.notes
     if limit is not None and limit < target:
-        notes = (*notes, f"On QNN the float model itself has {limit:.1f} dB, because QNN computes it in float16.")
+        notes = (
+            *notes,
+            f"On QNN even the float model has only {limit:.1f} dB, because QNN computes it in float16.",
+        )
     if there is not None and there >= goal:
         return dataclasses.replace(found, reached=False, notes=notes)
     every = [node.name for node in trial.index.protos if node.name not in found.precision.float_nodes]

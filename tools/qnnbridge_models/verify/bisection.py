@@ -468,8 +468,8 @@ class DivergenceSearch:
         reasons = self._faults(names, expected, answer)
         if not reasons:
             words = (
-                "the node alone is right on the CPU's values: it amplifies an earlier error, or QNN fuses it with "
-                "other nodes"
+                "run alone with inputs from the CPU, the node is right: in the model the node amplifies an earlier "
+                "error, or QNN fuses the node with other nodes"
             )
             return NodeAlone(True, words), ()
         at = self.cutter.described(place, values, dict(zip(names, expected, strict=True)))
@@ -481,7 +481,9 @@ class DivergenceSearch:
             )
             if change is not None:
                 proven.append(traps.proven(trap, label_of(self.cutter.nodes[place], place), seen, change))
-        return NodeAlone(False, f"the node alone is also wrong on the CPU's values: {reasons[0]}"), tuple(proven)
+        return NodeAlone(
+            False, f"run alone with inputs from the CPU, the node is wrong as well: {reasons[0]}"
+        ), tuple(proven)
 
     def _agrees_with(self, change: NodeChange, group: Sequence[int], place: int, values: Mapping[str, Any]) -> bool:
         """Run the node with the change on the CPU and on QNN, and return whether the results agree."""
@@ -519,7 +521,7 @@ class DivergenceSearch:
                 return side.values(self.feeds if feeds is None else feeds)
         except BridgeError as error:
             raise DivergenceNotFound(
-                f"the CPU does not run a cut of the model ({error.cause or error.message})"
+                f"the CPU does not run a model that was cut for the search ({error.cause or error.message})"
             ) from None
 
     def _on_qnn(self, model: Path, feeds: Mapping[str, Any]) -> list[Any] | None:

@@ -282,7 +282,7 @@ def _saw_negative_indices(node: NodeAt) -> str:
     indices = node.inputs[1] if len(node.inputs) > 1 else None
     if not isinstance(indices, np.ndarray) or indices.dtype.kind != "i" or not indices.size or indices.min() >= 0:
         return ""
-    return f"{node.op} with {'an index of' if node.op == 'Gather' else 'indices down to'} {int(indices.min())}"
+    return f"{node.op} with negative indices (minimum {int(indices.min())})"
 
 
 def _saw_beyond_half(node: NodeAt) -> str:
@@ -433,8 +433,8 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "average-pool-padding",
-        "AveragePool with pads, ceil_mode, auto_pad or count_include_pad averages values different from those "
-        "that ONNX defines.",
+        "With pads, ceil_mode, auto_pad or count_include_pad, QNN's AveragePool does not average the values that "
+        "ONNX defines.",
         "Put a Pad node before the pooling and pool without padding.",
         _saw_padding,
         _without(*_PADDING),
@@ -442,7 +442,7 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "max-pool-padding",
-        "MaxPool with padding uses values different from those that ONNX defines: on V68, and on V73 with pads on "
+        "With padding, QNN's MaxPool does not use the values that ONNX defines: on V68, and on V73 with pads on "
         "both sides.",
         "Put a Pad node before the pooling, or select a newer chip.",
         _saw_padding,
@@ -459,9 +459,9 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "resize",
-        "Resize uses pixels different from those that ONNX defines. Affected are nearest when reducing, several "
-        "coordinate modes, and linear with scales that are rounded to sizes (measured: 14 node tests; 8 to 11 by "
-        "1.4: cosine 0.987).",
+        "QNN's Resize does not use the pixels that ONNX defines: with mode nearest when reducing, with several "
+        "coordinate modes, and with mode linear if size times scale is rounded (measured: 14 node tests; cosine "
+        "0.987 from 8 to 11 pixels with scale 1.4).",
         "Resize by integer factors, or resize outside of the model.",
         _saw_resize,
         _resized_plainly,
@@ -469,7 +469,7 @@ NODE_TRAPS = (
     ),
     NodeTrap(
         "grid-sample-nearest",
-        "QNN computes GridSample with mode nearest wrong (measured: relative error 0.2 to 0.25).",
+        "QNN's results of GridSample with mode nearest are wrong (measured: relative error 0.2 to 0.25).",
         "Use mode linear.",
         _saw_grid,
         # Try both names of the mode: before opset 20, the mode "linear" of GridSample is named "bilinear".

@@ -642,8 +642,8 @@ def _without_reference(trial: Trial, answer: RunAnswer) -> InputSetResult:
         return _row(trial, "failed" if answer.died else "refused", refusal, answer.died)
     trap = TrapFound(
         "unchecked",
-        "QNN does not check inputs that the CPU rejects, and returns arbitrary numbers (measured: index 10**8 in "
-        "ScatterND, a token id of 2**40 + 3 read as 3, division of integers by zero).",
+        "QNN does not check inputs: for inputs that the CPU rejects, QNN returns arbitrary numbers (measured: "
+        "index 10**8 in ScatterND, token id 2**40 + 3, which QNN reads as 3, integer division by zero).",
         f"{trial.name}; the CPU reports: {refusal}",
         "Check the inputs before each run.",
         "the CPU rejects these inputs, QNN accepts them",

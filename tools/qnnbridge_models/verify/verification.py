@@ -201,18 +201,19 @@ class SessionCure:
     def __str__(self) -> str:
         if self.command:
             return (
-                f"A rewrite that sessions do not apply automatically fixes it ({self.words}). Run: {self.command}"
+                f"A rewrite fixes the model ({self.words}), but sessions do not apply this rewrite automatically. "
+                f"Run: {self.command}"
             )
         if self.by_optimizers:
-            then = "agrees" if self.agrees else "still differs"
+            then = "agrees with" if self.agrees else "still differs from"
             return (
-                f"The cause is {'; '.join(self.rewrites)}: ONNX Runtime changes the model before passing it to "
-                f"QNN. Without this change QNN {then}: {self.words}. A session disables the change after the first "
-                "call that differs; disabled_optimizers= disables it from the start."
+                f"The cause is {'; '.join(self.rewrites)}, not QNN: ONNX Runtime changes the model before QNN "
+                f"receives the model. Without this change QNN {then} the CPU: {self.words}. A session disables the "
+                "change after the first call that differs; disabled_optimizers= disables it from the start."
             )
         if self.agrees:
-            return f"Sessions fix it automatically ({'; '.join(self.rewrites)}): {self.words}."
-        return f"Sessions rewrite the model ({'; '.join(self.rewrites)}), which does not fix it: {self.words}."
+            return f"Sessions fix the model automatically ({'; '.join(self.rewrites)}): {self.words}."
+        return f"Sessions rewrite the model ({'; '.join(self.rewrites)}), but QNN still differs: {self.words}."
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -424,7 +425,7 @@ def _error_pairs(error: BridgeError) -> list[tuple[str, str]]:
 def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
     place = f"{found.node} ({found.op}), node {found.number} of {found.of}"
     if not found.exact:
-        place = f"among the {found.window} nodes that end with {place}; the search reached its time limit"
+        place = f"one of the {found.window} nodes up to and including {place}; the search reached its time limit"
     pairs = [("node", place), ("inputs", found.row)]
     if len(found.group) > 1:
         pairs.append(("with", f"its quantised group: {', '.join(found.group)}"))
@@ -435,7 +436,9 @@ def divergence_pairs(found: Divergence) -> list[tuple[str, str]]:
     if found.alone is not None:
         pairs.append(("alone", found.alone.words))
     if found.not_finalized:
-        pairs.append(("no evidence", f"{found.not_finalized} cuts of the model that QNN does not finalize"))
+        pairs.append(
+            ("no evidence", f"QNN did not finalize {found.not_finalized} of the models cut for the search")
+        )
     pairs.append(("search", f"{found.sessions} sessions, {output.seconds(found.seconds)}"))
     return pairs
 

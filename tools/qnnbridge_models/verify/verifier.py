@@ -240,7 +240,7 @@ def _with_sizes(path: Path, scan: ModelScan, sizes: FixedSizes, folder: Path) ->
 
     A session cannot set a dimension without a name, or one that shares its name with another dimension.
     """
-    require_models_extra(f"{COMMAND} of a model whose free dimensions have no unique names")
+    require_models_extra(f"For a model whose free dimensions have no unique names, {COMMAND}")
     model = graphs.load(path)
     shapes.fix(model, sizes.dimensions)
     return files.changed_copy(model, path, scan.external_files, folder)
@@ -601,7 +601,7 @@ def _verdict(tried: _Tried, outputs: Sequence[OutputVerdict]) -> tuple[Verificat
         open_outputs = [one.name for one in outputs if one.state == "unknown"]
         more = f"Give other inputs than the {given} given" if given else "Give real inputs"
         return "not shown", (
-            f"These inputs do not show whether QNN computes {', '.join(open_outputs[:3])} like the CPU: "
+            f"These inputs do not show whether QNN and the CPU agree on output {', '.join(open_outputs[:3])}: "
             f"{worst.reason}. {more}: --input FILE.npz.{extreme}"
         )
     if any(row.kind == "made up" for row in bad):
