@@ -241,7 +241,8 @@ def desync(reason: str, data: bytes | bytearray | memoryview = b"") -> ProtocolD
     return ProtocolDesync(
         f"The other side violated the protocol: {reason}.",
         cause="The two sides are different builds, or another program writes to the same pipe.",
-        fix="Install the same qnnbridge version on both sides. The evidence shows output of other programs.",
+        fix="Install the same qnnbridge version on both sides. If another program wrote to the pipe, the evidence "
+        "contains its output.",
         evidence=[f"next bytes: {head.hex(' ', 4)}", f"as text: {_printable(head)}"] if head else (),
         details={"bytes": head},
     )
