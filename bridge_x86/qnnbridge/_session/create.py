@@ -373,7 +373,7 @@ def too_late(news: RequestNews, timeout_s: float | None) -> DeadlineExceeded | N
     if news.stage == "validating":
         return DeadlineExceeded(
             f"{news.label} was compiled, but the timeout expired before the result was compared with the CPU.",
-            cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
+            cause="The timeout covers compilation and comparison; for a large model, the CPU's run takes longest.",
             fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, "
             "--no-validate); nothing was written.",
             details={"state": "stopped", "model": news.label},
