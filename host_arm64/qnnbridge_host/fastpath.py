@@ -110,7 +110,9 @@ class Slabs:
         with self._lock:
             full = len(self._slabs) >= MAX_SLABS or number in self._slabs
         if full:
-            raise InvalidArgument(f"Slab {number} cannot be attached: it is attached already, or too many are.")
+            raise InvalidArgument(
+                f"Slab {number} cannot be attached: its number is in use, or {MAX_SLABS} slabs are attached."
+            )
         # Map without the lock, because mapping large memory takes time. A release meanwhile is detected below.
         slab = self._map(where, size, host_writes)
         with self._lock:
@@ -192,7 +194,7 @@ def _bind(item: Any, slabs: Slabs, used: set[int], *, written: bool) -> BoundTen
     from qnnbridge_protocol.elements import LAYOUTS, ElementType, measure
 
     if type(item) is not list or len(item) != 5 or type(item[0]) is not str or type(item[2]) is not list:
-        raise desync("a tensor of a plan is [name, element, shape, slab, offset]")
+        raise desync("a tensor of a plan is not a list [name, element, shape, slab, offset]")
     name, element_number, shape, number, offset = item
     try:
         if any(type(dim) is not int for dim in shape):
@@ -212,7 +214,9 @@ def _bind(item: Any, slabs: Slabs, used: set[int], *, written: bool) -> BoundTen
     if written and not slab.host_writes:
         raise desync("an output lies in memory that the host does not write")
     if offset + size > slab.data.nbytes:
-        raise desync(f"a tensor of {size} bytes at {offset} lies beyond its slab of {slab.data.nbytes}")
+        raise desync(
+            f"a tensor of {size} bytes at offset {offset} ends beyond its slab of {slab.data.nbytes} bytes"
+        )
     used.add(number)
     return BoundTensor(name, slab.view(shape, kind.storage, offset))
 
@@ -626,7 +630,7 @@ class OpenChannels:
             raise desync("channel.open without a proper description")
         if phases is None:
             raise InvalidArgument(
-                "A channel needs shared memory for its phases.", fix="Send calls over the connection instead."
+                "A channel needs shared memory for its phase record.", fix="Send calls over the connection instead."
             )
         at = slot * PHASE_RECORD_BYTES
         # A view of the slab: the host writes the phase there, and the application reads it after a crash.

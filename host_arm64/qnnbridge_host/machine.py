@@ -227,7 +227,7 @@ def _builtin_problem(version: str, capi: str | None, overwritten: str | None) ->
     if overwritten:
         return (
             f"onnxruntime-qnn {version} and {overwritten} are both installed and share the folder onnxruntime; "
-            f"{overwritten} came last and has replaced the QNN build."
+            f"{overwritten} was installed last and has replaced the QNN build."
         )
     return None
 

@@ -211,9 +211,7 @@ def watch_parent(parent_pid: int | None, on_parent_gone: Callable[[], object]) -
         on_parent_gone()
         return ()
     except OSError as error:
-        text = (
-            f"process {parent_pid} cannot be watched ({error}); the host will end when its standard input is closed"
-        )
+        text = f"process {parent_pid} cannot be watched ({error}); the host ends only when its input is closed"
         print(f"qnnbridge host: {text}", file=sys.stderr, flush=True)
         return ()
 

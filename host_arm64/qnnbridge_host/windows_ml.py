@@ -84,7 +84,7 @@ def ready_qnn(*, download: bool = False, on_progress: OnProgress = lambda _done:
             raise ProviderUnavailable(
                 f"Windows has a provider for QNN in its catalogue ({entry.words}), but it is not on this computer.",
                 cause="Windows downloads a provider only on request, which takes minutes.",
-                fix="Download it once: "
+                fix="Download the provider once: "
                 f"`{command_line((sys.executable, '-m', 'qnnbridge_host.windows_ml', 'download'))}`."
                 " Or use engine='wheel' (onnxruntime-qnn).",
                 details={"engine": "windowsml", "state": entry.state},
@@ -227,13 +227,13 @@ def _not_made_ready(entry: CatalogueEntry, error: OSError) -> ProviderUnavailabl
 def _no_package(error: Exception) -> ProviderUnavailable:
     if isinstance(error, ModuleNotFoundError) and error.name == CATALOGUE_DISTRIBUTION:
         cause = f"The package windowsml is not installed in {sys.executable}."
-        fix = f"Install it there: `python -m pip install windowsml` ({_WINDOWS_11_24H2})."
+        fix = f"Install windowsml in the host's Python: `python -m pip install windowsml` ({_WINDOWS_11_24H2})."
     elif sys.platform != "win32":
         cause = f"{type(error).__name__}: {error}"
-        fix = "Only Windows has such a catalogue. Use engine='wheel' (onnxruntime-qnn)."
+        fix = "Only Windows has a catalogue of execution providers. Use engine='wheel' (onnxruntime-qnn)."
     else:
         cause = f"{type(error).__name__}: {error}"
-        fix = f"windowsml needs {_WINDOWS_11_24H2}. Reinstall it for the architecture of the host's Python, "
+        fix = f"windowsml needs {_WINDOWS_11_24H2}. Reinstall windowsml for the architecture of the host's Python, "
         fix += "or use engine='wheel' (onnxruntime-qnn)."
     return ProviderUnavailable(
         "The catalogue of Windows ML cannot be read.", cause=cause, fix=fix, details={"engine": "windowsml"}

@@ -67,7 +67,9 @@ def enter(folder: Path) -> Path:
     except FileNotFoundError:
         return folder
     if not stat.S_ISDIR(status.st_mode) or getattr(status, "st_reparse_tag", None) in _LEADING_ELSEWHERE:
-        raise NotOurs(errno.ENOTDIR, "It is a link or not a folder, so it is not used", os.fspath(folder))
+        raise NotOurs(
+            errno.ENOTDIR, "The path is a link or not a folder, so qnnbridge does not use it", os.fspath(folder)
+        )
     return folder
 
 
@@ -90,7 +92,11 @@ def make_own(folder: Path, is_ours: Callable[[str], bool]) -> None:
     if os.path.lexists(folder / MARK_FILE):
         return
     if not is_own(folder, is_ours):
-        raise NotOurs(errno.EEXIST, "It contains files of other programs, so it is not used", os.fspath(folder))
+        raise NotOurs(
+            errno.EEXIST,
+            "The folder contains files of other programs, so qnnbridge does not use it",
+            os.fspath(folder),
+        )
     make_folders(folder)
     # Ignore errors: without the mark the contents identify the folder, and if the disk is full or read-only,
     # writing the first file to the folder reports the error.

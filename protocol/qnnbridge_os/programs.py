@@ -212,7 +212,9 @@ def _wrong_machine(program: str, computer: str) -> str:
     if machine is None:
         return "The file is not a program: it has neither a known header nor an interpreter line."
     if machine == computer:
-        return f"The file is a program for this computer ({computer}), so it is damaged."
+        return (
+            f"The file is built for this computer ({computer}), but the system cannot run the file: it is damaged."
+        )
     return f"The file is a program for {machine}, but this computer is {computer}."
 
 

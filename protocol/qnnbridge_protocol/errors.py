@@ -305,7 +305,7 @@ def late_validation(label: str, **details: Any) -> DeadlineExceeded:
     """Return the error for a deadline that expired between the compilation and the end of its validation."""
     return DeadlineExceeded(
         f"{label} was compiled, but the timeout expired before the result was compared with the CPU.",
-        cause="The timeout covers compilation and comparison; a large model takes longest on the CPU.",
+        cause="The timeout covers compilation and comparison; for a large model, the CPU's run takes longest.",
         fix="Use a longer timeout (timeout=, --timeout), or skip the comparison (validate=False, --no-validate); "
         "nothing was written.",
         details={"state": "stopped", **details, "model": label},

@@ -514,7 +514,9 @@ def _sizes(fields: dict[str, Any], prefix: Prefix) -> list[int]:
     `fields`."""
     sizes = fields.pop("bufs", [])
     if type(sizes) is not list or len(sizes) != prefix.buffer_count:
-        raise desync(f"the header does not contain the sizes of the {prefix.buffer_count} buffers in the prefix")
+        raise desync(
+            f"the prefix announces {prefix.buffer_count} buffers, but the header does not contain their sizes"
+        )
     body = 0
     for size in sizes:
         # Compare `type` and do not use isinstance: msgpack's true would be a size of 1.

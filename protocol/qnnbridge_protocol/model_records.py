@@ -443,7 +443,7 @@ class Validation(Shown, Record):
             yield from more([self.skipped or ""])
         else:
             yield from report._shown_facts()
-            yield from more([f"allowed for {self.tolerance}" if self.tolerance else ""])
+            yield from more([f"limits for {self.tolerance}" if self.tolerance else ""])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -593,7 +593,7 @@ def check_travels(path: str) -> None:
         ) from None
 
 
-_USE_UTF8 = "Start the application with PYTHONUTF8=1, or in a locale of UTF-8 (LC_ALL=C.UTF-8)."
+_USE_UTF8 = "Start the application with PYTHONUTF8=1, or in a UTF-8 locale (LC_ALL=C.UTF-8)."
 
 
 def _name_in_utf8(path: str) -> str | None:

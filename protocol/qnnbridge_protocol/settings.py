@@ -49,7 +49,7 @@ def checked_engine(name: str, path: str | None) -> tuple[EngineName, str | None]
         raise OptionError(
             f"The engine {name!r} does not exist.",
             cause="The engine is the source from which the host loads QNN.",
-            fix=f"Use one of {', '.join(ENGINES)} (engine=, {ENGINE_VARIABLE}, or [host] engine in the file).",
+            fix=f"Use one of {', '.join(ENGINES)} (engine=, {ENGINE_VARIABLE}, or [host] engine in config.toml).",
             details={"option": "engine", "value": name},
         )
     if path is None and known == "folder":

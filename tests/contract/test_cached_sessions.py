@@ -114,7 +114,7 @@ def test_the_session_reports_what_the_cache_did(host: qnnbridge.Host) -> None:
     before = host.stats
     missed, hit = open_session(host), open_session(host)
     assert (missed.cache.state, hit.cache.state) == ("miss", "hit")
-    assert str(hit.cache).startswith("hit: compiled before, in ")
+    assert str(hit.cache).startswith("hit: compiled earlier; the compilation took ")
     assert hit.cache.key == missed.cache.key
     assert hit.cache.compile_seconds == missed.cache.compile_seconds
     off = open_session(host, cache=False)

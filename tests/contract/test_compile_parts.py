@@ -233,7 +233,7 @@ def test_a_rounding_difference_is_ok_a_larger_one_is_unusual_and_a_large_one_is_
     assert level(floats(3, 2, 1), floats(1, 2, 3)) == "wrong"
     assert level(floats(0, 0, 0), floats(1, 2, 3)) == "wrong"
     assert level(floats(65504, 1), floats(1e6, 1)) == "wrong"
-    assert tolerance_text("fp16") == "fp16: from 30 dB on it agrees, below 20 dB it differs"
+    assert tolerance_text("fp16") == "fp16: an output agrees with an SNR of at least 30 dB, and differs below 20 dB"
 
 
 def test_nan_and_infinity_are_wrong_only_where_the_cpu_has_a_finite_number() -> None:
@@ -295,7 +295,7 @@ def test_the_error_for_no_model_keeps_the_sizes_and_drops_the_advice_for_session
         "No node of m.onnx can run on the NPU (3 nodes), and this session forbids the CPU.",
         cause="dynamic",
         fix="Fix the dimensions: add_free_dimension_override_by_name('N', SIZE), or export the model with fixed "
-        "shapes. To let such nodes run on the CPU, create the session with fallback='cpu'.",
+        "shapes. To run unsupported nodes on the CPU, create the session with fallback='cpu'.",
         evidence=["Conv: Cannot get shape"],
     )
     failed = nothing_to_compile(refused)
@@ -309,7 +309,7 @@ def test_the_error_for_no_model_keeps_the_sizes_and_drops_the_advice_for_session
 def test_dimensions_without_a_name_are_fixed_in_a_copy_of_the_model() -> None:
     refused = PlacementRefused(
         "No node.",
-        fix="Export the model with fixed shapes. To let such nodes run on the CPU, "
+        fix="Export the model with fixed shapes. To run unsupported nodes on the CPU, "
         "create the session with fallback='cpu'.",
     )
     inputs_of_model = (NodeInfo("x", "tensor(float)", (None, 3, "?", "?")), NodeInfo("s", "tensor(float)", ()))

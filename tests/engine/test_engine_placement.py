@@ -47,7 +47,7 @@ def test_a_value_without_a_shape_has_no_dynamic_dimension() -> None:
 def test_a_branch_is_named_and_not_the_nodes_inside_of_it() -> None:
     nodes = (("inner", "Exp"), ("other", "Erf"), ("cut", "If"))
     cause = refusal("m.onnx", Placement(qnn_nodes=2, cpu_nodes=3, cpu_list=nodes), STATIC).cause or ""
-    assert "If (cut). The 2 other nodes on the CPU include all nodes inside its branches." in cause
+    assert "If (cut). 2 more nodes stay on the CPU, including all nodes inside the branches of this node." in cause
     assert "inner" not in cause
 
 

@@ -132,9 +132,9 @@ def test_a_model_without_dimensions_needs_no_options() -> None:
         (
             "Fix the dimensions: add_free_dimension_override_by_name('N', SIZE), "
             "add_free_dimension_override_by_name(\"a 'b'\", SIZE), or export the model with fixed shapes. "
-            "To let such nodes run on the CPU, create the session with fallback='cpu'.",
+            "To run unsupported nodes on the CPU, create the session with fallback='cpu'.",
             "Fix the dimensions: --dim N=SIZE --dim \"a 'b'=SIZE\", or export the model with fixed shapes. "
-            "To let such nodes run on the CPU, add --fallback cpu.",
+            "To run unsupported nodes on the CPU, add --fallback cpu.",
         ),
         (
             "Export the model with fixed shapes (named dimensions can be fixed in the session options: "
@@ -156,9 +156,9 @@ def test_a_fix_for_python_code_becomes_one_for_the_command_line(said: str | None
     [
         (
             ["--fallback"],
-            "It may help to create the session with fix=True, or to run once: qnnbridge fix m.onnx -o f.onnx. Or "
+            "To try rewrites, create the session with fix=True, or run once: qnnbridge fix m.onnx -o f.onnx. Or "
             "create the session with fallback='cpu'.",
-            "It may help to run: qnnbridge fix m.onnx -o f.onnx. Or add --fallback cpu.",
+            "To try rewrites, run: qnnbridge fix m.onnx -o f.onnx. Or add --fallback cpu.",
         ),
         (
             [],
@@ -167,8 +167,8 @@ def test_a_fix_for_python_code_becomes_one_for_the_command_line(said: str | None
         ),
         (
             ["--fallback"],
-            "It may help to create the session with fix={'constants': {'sr': 16000.0}}, or to run once: qnnbridge fix.",
-            "It may help to run: qnnbridge fix.",
+            "To try rewrites, create the session with fix={'constants': {'sr': 16000.0}}, or run once: qnnbridge fix.",
+            "To try rewrites, run: qnnbridge fix.",
         ),
         (["--fallback"], 'Create the session with fallback="cpu", which', "Add --fallback cpu, which"),
         (

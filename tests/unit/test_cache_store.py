@@ -144,7 +144,7 @@ def test_a_manifest_cannot_refer_to_files_outside(store: Store, name: str) -> No
     content = read_json(store.entry_folder(KEY) / FILE_NAME)
     assert content is not None
     edit_manifest(store, files=[*content["files"], {"name": name, "size": 1, "sha256": "0" * 64}])
-    with pytest.raises(Damaged, match="lists files that an entry does not have"):
+    with pytest.raises(Damaged, match="lists a path instead of a file name"):
         store.find(KEY)
 
 
@@ -329,7 +329,7 @@ def test_a_path_too_long_for_windows_is_refused_immediately(
 ) -> None:
     store = Store(tmp_path / ("d" * 100) / ("e" * 100))
     monkeypatch.setattr("qnnbridge_host.cache.store.os.name", "nt")
-    with pytest.raises(OSError, match="too long a path"):
+    with pytest.raises(OSError, match=r"the path .* is too long"):
         store.prepare()
 
 

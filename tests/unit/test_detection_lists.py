@@ -146,7 +146,7 @@ def test_a_difference_of_one_quantisation_step_of_the_output_is_not_a_finding() 
     assert judge(expected, found, "quantized", step=step).state == "differs"
     few = np.float32([step, 2 * step, 0, step])
     one = judge(few, few + step, "quantized", step=step)
-    assert (one.state, "one step of its quantisation" in one.reason) == ("unknown", True)
+    assert (one.state, "one step of the output's quantisation" in one.reason) == ("unknown", True)
 
 
 def test_an_output_that_changes_less_than_the_noise_is_not_reported_as_wrong() -> None:

@@ -85,7 +85,7 @@ class EntryManifest:
             return None
         try:
             if content.pop("schema") != SCHEMA:
-                raise Damaged("the manifest is of another version of the cache")
+                raise Damaged("the manifest was written by another version of the cache")
             manifest = read_document(cls, content, "the manifest")
         # Another program may have written a manifest with a correct hash but with missing fields or wrong types.
         except (LookupError, ValueError, TypeError, AttributeError, OverflowError) as error:
@@ -105,7 +105,7 @@ class EntryManifest:
             raise Damaged("the parts of the key in the manifest have an unknown format")
         # Refuse a name that contains a folder, because it would let a foreign manifest refer to any file.
         if MODEL not in names or any(name != os.path.basename(name) or name in (".", "..") for name in names):
-            raise Damaged("the manifest lists files that an entry does not have")
+            raise Damaged(f"the manifest does not list {MODEL}, or lists a path instead of a file name")
 
 
 # Session config entry with which ONNX Runtime refuses to compile. A host that loads a cache entry must not compile.
@@ -199,10 +199,10 @@ class CacheEntry:
         original = self.manifest.info
         for what in ("inputs", "outputs", "overridable_initializers"):
             if getattr(loaded, what) != getattr(original, what):
-                raise Differs(f"its {what.replace('_', ' ')} differ from the model's")
+                raise Differs(f"the compiled model's {what.replace('_', ' ')} differ from the original model's")
         ours, theirs = loaded.placement, original.placement
         if ours.known and theirs.known and ours.cpu_nodes != theirs.cpu_nodes:
-            raise Differs("its nodes on the CPU differ from the model's")
+            raise Differs("the compiled model has a different number of nodes on the CPU than the original model")
         return dataclasses.replace(
             original,
             placement=dataclasses.replace(theirs, npu_bytes=ours.npu_bytes, npu_memory=ours.npu_memory),

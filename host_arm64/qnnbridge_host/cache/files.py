@@ -159,7 +159,7 @@ class JsonFolder:
             self._entered()
             os.replace(self._file(key), self._file(key).with_suffix(".odd"))
             log_of("qnnbridge.cache").warning(
-                "%s is not a record of this version and was set aside: %s", self._file(key), reason
+                "The record %s was set aside, because this version cannot interpret it: %s", self._file(key), reason
             )
 
     def _entered(self) -> Path:

@@ -272,9 +272,9 @@ def _against_options(spec: SessionSpec) -> str | None:
         return "optimized_model_filepath requests a file that only a session of the original model writes"
     for key, text in spec.config_entries.items():
         if key.startswith(_OWN_CONTEXT) and text not in ("", "0"):
-            return f"the session entry {key} concerns compilation itself"
+            return f"the session config entry {key} concerns compilation itself"
         if key in _OTHER_ENTRIES and text not in ("", "0"):
-            return f"the session entry {key} is incompatible with the cache"
+            return f"the session config entry {key} is incompatible with the cache"
     return None
 
 

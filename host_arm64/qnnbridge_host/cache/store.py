@@ -102,7 +102,7 @@ class Store:
         """Create the folders. Raise `OSError` if the path is too long or a folder cannot be created."""
         longest = len(os.fspath(self.root / "entries")) + _LONGEST_NAME + 2 * (_LONGEST_NAME + 1)
         if os.name == "nt" and longest > _WINDOWS_MAX_PATH:
-            raise OSError(f"{self.folder} is too long a path: Windows could not open the files in it")
+            raise OSError(f"the path {self.folder} is too long: Windows could not open the files in this folder")
         # Create all folders below one root, so that entries can be moved between them by rename.
         make_own(self.root, self._is_ours)
         for name in ("entries", "locks", "uses", "tmp", "bad", "notes"):
@@ -119,7 +119,7 @@ class Store:
         if not self._own:
             enter(self.root)
             if not is_own(self.root, self._is_ours):
-                text = "It contains files of other programs, so it is not used"
+                text = "The folder contains files of other programs, so qnnbridge does not use it"
                 raise NotOurs(errno.EEXIST, text, os.fspath(self.root))
             self._own = True
         return enter(self.root / name)
@@ -368,7 +368,7 @@ class Store:
         names = {record.name for record in entry.manifest.files}
         strangers = {file.name for file in _listed(entry.folder)} - names - {FILE_NAME}
         if strangers:
-            raise Damaged(f"it has a file that does not belong to it: {sorted(strangers)[0]}")
+            raise Damaged(f"the entry contains a file that its manifest does not list: {sorted(strangers)[0]}")
         checked = []
         for record in entry.manifest.files:
             path = entry.folder / record.name

@@ -84,7 +84,7 @@ def refuse_beforehand(
 def _evidence(node: Mapping[str, Any]) -> str:
     name, reason = node.get("node_name"), reason_of(node)
     if reason.startswith(_GENERAL):
-        reason = "the backend refuses this operator, data type or rank on this target"
+        reason = "QNN's backend does not support the operator, its data type or its rank on this chip"
     return f"{node.get('op_type')}{f' ({name})' if name else ''}: {reason}"
 
 

@@ -47,7 +47,7 @@ _log = log_of("qnnbridge.compiling")
 
 # Parts of a session's refusal message that do not apply to a compilation (`nothing_to_compile`).
 _ABOUT_SESSIONS = re.compile(r",? and this session forbids (?:the CPU|it)\.")
-_ALLOW_CPU = re.compile(r"\s*To let such nodes run on the CPU, create the session with fallback='cpu'\.")
+_ALLOW_CPU = re.compile(r"\s*To run unsupported nodes on the CPU, create the session with fallback='cpu'\.")
 # Beginning of the advice in a refusal if overrides by name cannot fix all free dimensions.
 _EXPORT_ADVICE = "Export the model with fixed shapes"
 # Stem of staged files. Users never see it: `StagingDir.with_real_paths` inserts the real file name into errors.
@@ -193,7 +193,7 @@ class _Compilation:
             # are bad.
             self._order.stop.check()
             raise death from None
-        _log.warning("%s Its result is complete and is kept.", death.message)
+        _log.warning("%s The files that the compiler wrote are complete and are kept.", death.message)
         return CompiledFiles(
             folder=self._place.folder,
             model=model,
@@ -247,7 +247,7 @@ def _broken(what: str, why: str) -> CompileFailed:
     return CompileFailed(
         f"The compiler left no complete result: {what}",
         cause=why or None,
-        fix="Compile again. If it happens again, check the free space of the disk and the host's log.",
+        fix="Compile again. If the error occurs again, check the free disk space and the host's log.",
     )
 
 

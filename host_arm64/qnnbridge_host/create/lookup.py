@@ -229,7 +229,7 @@ class SessionCache:
             self._entry = entry
             self._state = "hit" if found else "miss"
             self._seconds = entry.manifest.compile_seconds
-            self._reason = f"compiled {'before' if found else 'now'}, in {self._seconds:.2f} s"
+            self._reason = f"compiled {'earlier' if found else 'now'}; the compilation took {self._seconds:.2f} s"
             if found and not self._settings.load_only:
                 self._store.count_hit(key)
         finally:
@@ -454,10 +454,10 @@ class SessionCache:
         self._store.quarantine_entry(key, fault, reason)
         # Record the difference: a new compilation would differ in the same way.
         if fault == "differs":
-            text = f"its compiled model differs from the original: {reason}"
+            text = f"the compiled model differs from the original: {reason}"
             self._negative.write(key, "differs", text, label)
         elif fault in faults and before:
-            text = f"two of its compiled models could not be used: {reason}"
+            text = f"two cache entries of the model could not be used: {reason}"
             self._negative.write(key, "crashes", text, label)
 
     def _leave_alone(self, key: str, kind: Kind, reason: str) -> None:

@@ -196,11 +196,11 @@ class Optimizers:
 
             names = harmful(is_right, optimizers_of(level))
             if names:
-                why = harm_of(names, "changes", f"the results of {job.source.label}, on the CPU as on QNN")
+                why = harm_of(names, "changes", f"the results of {job.source.label} on the CPU and on QNN")
                 self._keep(job.source, spec, settings, OptimizerChoice(names, why=why))
                 return (
-                    f"{why}: QNN computes the graph correctly as ONNX Runtime passed it. Later sessions disable "
-                    "this optimizer."
+                    f"{why}: QNN correctly computes the graph that ONNX Runtime has changed. Later sessions "
+                    "disable this optimizer."
                 )
         return ""
 

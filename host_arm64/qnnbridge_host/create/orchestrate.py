@@ -184,7 +184,8 @@ def _applied(jobs: _Jobs, choices: Sequence[OptimizerChoice]) -> tuple[_Jobs, tu
     pairs = list(zip(jobs, choices, strict=True))
     changed = tuple(dataclasses.replace(job, spec=choice.applied(job.spec)) for job, choice in pairs)
     return changed, tuple(
-        f"{choice.why}; it was compiled with this optimizer disabled." if choice.why else "" for choice in choices
+        f"{choice.why}; the model was compiled with this optimizer disabled." if choice.why else ""
+        for choice in choices
     )
 
 
@@ -418,7 +419,7 @@ def _unusable(job: CompilerInput, error: BridgeError) -> CompileFailed:
     died_details = {"worker_died": error.details} if isinstance(error, WorkerDied) else {}
     died = isinstance(error, (WorkerDied, ContextUnusable))
     return CompileFailed(
-        f"{job.source.label} was compiled, and the result {'crashes the host' if died else 'cannot be used'}.",
+        f"{job.source.label} was compiled, but the result {'crashes the host' if died else 'cannot be used'}.",
         cause=error.message if error.cause is None else f"{error.message} {error.cause}",
         fix=f"{_cure(job)}Nothing was written. To keep the result anyway, compile with validate=False "
         "(--no-validate).",
@@ -440,8 +441,7 @@ def _wrong_numbers(job: CompilerInput, result: Validation) -> CompileFailed:
     wrong = [one for one in result.differences if one.level == "wrong"]
     return CompileFailed(
         f"{job.source.label} was compiled, but its results differ from the original's results on the CPU.",
-        cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Tolerance for "
-        f"{result.tolerance}.",
+        cause=f"Output {wrong[0].output!r} ({wrong[0].inputs}): {wrong[0].remark}. Limits for {result.tolerance}.",
         fix=f"{_look_for_it(job)} Nothing was written. To keep the result anyway, compile with "
         "validate=False (--no-validate).",
         evidence=[f"{one.output} ({one.inputs}): {one.remark}" for one in wrong[1:4]],
@@ -495,7 +495,8 @@ def compare(
     if state == "unknown":
         level, remark = "unusual", f"{NOT_SHOWN}: {reason}"
     elif state == "agrees" and worst.snr_db is not None and worst.snr_db < LIMITS[number_format].good_db:
-        level, remark = "unusual", f"its SNR is {worst.snr_db:.0f} dB; {worst.off:.1%} of its values are off"
+        level = "unusual"
+        remark = f"SNR {worst.snr_db:.0f} dB, {worst.off:.1%} of the values are off by more than 5 % of the range"
     scale = max((largest(value) for value in expected.values()), default=0.0)
     most = max((one.max_abs for one in judged), default=0.0)
     relative = most / scale if scale else (math.inf if most else 0.0)

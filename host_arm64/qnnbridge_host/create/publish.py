@@ -247,7 +247,8 @@ def destination_of(source: ModelSource, output: str | None, cwd: str, *, tag: st
                 raise OptionError(
                     f"The output {text} does not end in .onnx.",
                     cause="ONNX Runtime chooses the format by the suffix, and would not load this file as ONNX.",
-                    fix="Give a file name that ends in .onnx, or a folder (ending in a slash if it has a dot).",
+                    fix="Give a file name that ends in .onnx, or a folder (with a slash at the end if its name "
+                    "contains a dot).",
                 )
             place = Destination(os.path.dirname(path), os.path.basename(path))
             _check_name(stem_of(path))

@@ -357,9 +357,9 @@ def _add(
     command = spec.in_commands(source.path).fix(constants=options_text(constants).strip())
     shown = changes[:MOST_CHANGES] + [f"input {one} determines {what}" for one, what in decides.items()]
     cure = (
-        f"It may help to create the session with fix={argument}, or to run once: "
+        f"To try rewrites, create the session with fix={argument}, or run once: "
         f"{command}. "
-        f"This rewrites nodes that QNN may not support ({'; '.join(shown)})."
+        f"The rewrites change nodes that QNN may not support ({'; '.join(shown)})."
     )
     if decides:
         cure += "  The constants are examples: give the values that these inputs always have."
@@ -455,7 +455,7 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
             reply = worker.call({"op": "worker.wrap", **request.to_plain()})
     except WorkerDied as died:
         raise ContextUnusable(
-            f"Reading the context binary {order.model.label} crashed the reading process.",
+            f"The worker process crashed while it read the context binary {order.model.label}.",
             cause="QNN's system library crashes: the binary is damaged, or has an unknown format.",
             evidence=(died.message,),
             fix="Copy or download the binary again.",
@@ -466,8 +466,8 @@ def _built(request: WrapRequest, order: WorkOrder) -> bytes:
         names = ", ".join(repr(names[0]) for names in graphs[:8])
         raise OptionError(
             f"The context binary {order.model.label} has {len(graphs)} graphs, but a session runs only one.",
-            cause=f"Its graphs: {names}{' and more' if len(graphs) > 8 else ''}.",
-            fix=f"Choose one with the session's configuration entry {GRAPH_ENTRY}, or create models of all graphs: "
+            cause=f"The context binary contains the graphs {names}{' and more' if len(graphs) > 8 else ''}.",
+            fix=f"Select a graph with the session config entry {GRAPH_ENTRY}, or create a model for each graph: "
             f"{model_command('wrap', request.path, '-o model_ctx.onnx')}",
             details={"graphs": [names[0] for names in graphs]},
         )

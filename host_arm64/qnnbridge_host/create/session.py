@@ -273,7 +273,8 @@ class SessionMaker:
             made = self._attempt(plain, None)
             if isinstance(made, BridgeError):
                 return made
-            why = f"{label}: its results on QNN differ, but its gates could not be separated: {copy.message}"
+            why = f"{label}: its results on QNN differ from the CPU's, but Sigmoid and Tanh could not be separated "
+            why += f"from the operators with which QNN merges them: {copy.message}"
             return made._replace(notices=[*made.notices, Notice("model", why)])
         # Report only changes by `gates`; the other rewrites are its prerequisites.
         changes = [change for change in copy.changes if change.startswith(choice.rewrites)]
@@ -440,7 +441,7 @@ class SessionMaker:
         else:
             if loadable is not None:
                 cache.release()
-                cache.off(f"{MAX_ENTRIES} of its compiled models could not be used")
+                cache.off(f"{MAX_ENTRIES} cache entries of the model were tried, and none could be used")
         session, info = self._native(creation, None)
         cache.made_without(info)
         return session, info, None

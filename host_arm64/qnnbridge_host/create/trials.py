@@ -113,7 +113,7 @@ def _check_names(job: CompilerInput, names: Sequence[str]) -> None:
     if unknown or missing:
         what = f"no input {unknown[0]!r}" if unknown else f"an input {missing[0]!r}, which is not given"
         raise OptionError(
-            f"{job.source.label} has {what}.", fix=f"Give all of its inputs (--input): {', '.join(names)}."
+            f"{job.source.label} has {what}.", fix=f"Give values for all inputs (--input): {', '.join(names)}."
         )
 
 

@@ -126,7 +126,7 @@ def _make_global_pools(ort: Any) -> None:
     except (ValueError, TypeError):  # ONNX Runtime raises TypeError for a number that needs more than 32 bits
         raise OptionError(
             f"{GLOBAL_THREADS_VARIABLE}={text!r} is not a pair of thread counts.",
-            fix="Set it to the thread counts within and across nodes, such as 4,1.",
+            fix="Set the variable to two thread counts, within a node and across nodes, such as 4,1.",
         ) from None
     except AttributeError:
         raise OptionError(

@@ -76,7 +76,7 @@ def context_session(spec: CompileSpec) -> SessionSpec:
     session = spec.session
     if session.providers and PROVIDER not in [provider.name for provider in session.providers]:
         raise OptionError(
-            f"A model is compiled for {PROVIDER}, but the providers do not include it.",
+            f"The model cannot be compiled, because the session's providers do not include {PROVIDER}.",
             fix=f"List {PROVIDER} first, or omit the providers.",
         )
     # Remove the application's entries that would change the output path or share the model's weights.

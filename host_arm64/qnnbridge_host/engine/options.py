@@ -208,13 +208,13 @@ def _set_attribute(
         raise errors.OptionError(
             f"{what}.{name} is {value}, but at most {MOST_THREADS} threads are allowed.",
             cause="ONNX Runtime starts all threads before the session exists.",
-            fix=f"Set it to {MOST_THREADS} or less; 0 lets ONNX Runtime choose.",
+            fix=f"Set {name} to {MOST_THREADS} or less, or to 0 to let ONNX Runtime choose the number.",
             details={"option": name},
         )
     if not hasattr(target, name):
         raise errors.OptionError(
             f"{what}.{name} is not known to the host's onnxruntime {ort.__version__}.",
-            fix="Remove it, or install a newer onnxruntime in the host's Python.",
+            fix="Remove the attribute, or install a newer onnxruntime in the host's Python.",
             details={"option": name},
         )
     if name in enums:

@@ -196,7 +196,7 @@ def _execute_cause(circumstances: Circumstances) -> str:
         )
     if indexed:
         return f"QNN does not report a reason. A possible reason is an index out of range ({', '.join(indexed)})."
-    return "QNN does not report a reason. The previous log line may contain more."
+    return "QNN does not report a reason. The previous log line may contain the reason."
 
 
 def _execute_fix(circumstances: Circumstances) -> str | None:
@@ -227,9 +227,9 @@ def _compose_fix(circumstances: Circumstances) -> str:
         return f"Create the session with fix=True, or run: {circumstances.model.fix()}. Both remove these tensors."
     return (
         f"Run: {circumstances.model.examine('analyze')}. The command reports an infinite scale, if the model has "
-        "one; then quantise the float model with qnnbridge quantize, which first reduces the masks. Otherwise run "
-        "the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs what it builds. Change the "
-        "failing operator, or run the model on the CPU provider."
+        "one; then quantise the float model with qnnbridge quantize, which first reduces the huge values in masks. "
+        "Otherwise run the model again with QNNBRIDGE_VERBOSE=1 in the environment: QNN then logs how it builds "
+        "the graph. Change the failing operator, or run the model on the CPU provider."
     )
 
 
@@ -244,9 +244,9 @@ def _layout_fix(circumstances: Circumstances) -> str:
 
 def _wide_edges_fix(circumstances: Circumstances) -> str:
     return (
-        "Sessions convert these numbers on the CPU automatically, unless fix=False. If the numbers need 64 bits, "
-        "run the model on the CPU provider. To change the file, for 64-bit floats: "
-        f"{circumstances.model.fix('double-edges')}; for integers: --only int64-output."
+        "Sessions convert 64-bit inputs and outputs on the CPU automatically, unless fix=False. If the numbers "
+        "need 64 bits, run the model on the CPU provider. To change a file with 64-bit floats, run: "
+        f"{circumstances.model.fix('double-edges')}. For 64-bit integers use --only int64-output in this command."
     )
 
 

@@ -125,7 +125,9 @@ def _create_stream(call: ObjectCall) -> Any:
     # not in ONNX Runtime.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
-    raise InvalidArgument(f"The host has no device of {wanted.get('ep_name')} like the application's device.")
+    raise InvalidArgument(
+        f"The host has no {named['type']} device of {named['ep_name']}, which the application chose."
+    )
 
 
 def _device_facts(device: Any) -> Mapping[str, Any]:
@@ -553,7 +555,7 @@ def _compile_to_bytes(compiler: _Compiler, call: ObjectCall) -> ObjectResult:
 def _compile_to_stream(compiler: _Compiler, call: ObjectCall) -> None:
     calls_back = call.request.calls_back
     if calls_back is None:
-        raise InvalidArgument("The request does not contain a function of the application.")
+        raise InvalidArgument("The request lacks the application's function that writes the compiled model.")
 
     def write(data: bytes) -> None:
         calls_back.call(WRITE, values=[np.frombuffer(data, np.uint8)])

@@ -221,7 +221,7 @@ def _dynamic(free: Mapping[str, Sequence[str]]) -> str | None:
     if not free:
         return None
     dims = "; ".join(f"input {name!r}: {', '.join(dims)}" for name, dims in free.items())
-    return f"QNN needs fixed dimensions, and these have no fixed size: {dims}."
+    return f"QNN needs fixed dimensions, but these dimensions have no fixed size: {dims}."
 
 
 def _cause(
@@ -253,8 +253,9 @@ def _cause(
         nodes, inside = cutting, count - len(cutting)
         count = len(cutting)
         bodies = "branches" if all(op == "If" for _, op in cutting) else "bodies"
-        of = f"{'its' if count == 1 else 'their'} {bodies}"
-        edges = f"The {inside} other nodes on the CPU include all nodes inside {of}. {edges}" if inside else edges
+        of = f"the {bodies} of {'this node' if count == 1 else 'these nodes'}"
+        rest = f"{inside} more {'nodes stay' if inside > 1 else 'node stays'}"
+        edges = f"{rest} on the CPU, including all nodes inside {of}. {edges}" if inside else edges
     shown = [f"{op} ({name})" if name else op for name, op in nodes[:_NAMED_NODES]]
     more = count - len(shown)
     listed = ", ".join(shown) + (f" and {more} more" if more > 0 else "")
@@ -283,7 +284,7 @@ def _fix(
     compiled: bool = False,
     operators: SessionOperators = _NOT_KNOWN,
 ) -> str:
-    allow = "To let such nodes run on the CPU, create the session with fallback='cpu'."
+    allow = "To run unsupported nodes on the CPU, create the session with fallback='cpu'."
     if compiled:
         return f"Change these nodes in the original model so that QNN supports them, and compile it again. {allow}"
     if not free and not _DYNAMIC.isdisjoint(on_cpu):

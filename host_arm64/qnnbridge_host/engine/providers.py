@@ -437,9 +437,11 @@ _NAME_IT = "Set ep_path= to the folder with onnxruntime_providers_qnn and the Qn
 
 
 def _fix_elsewhere(found: Installed) -> str:
-    text = "The provider supports certain releases of onnxruntime and one architecture. "
+    text = "The provider works only with the onnxruntime releases and the architecture for which it was built. "
     if "onnxruntime-windowsml" in found.distributions:
-        return text + "Install another onnxruntime-windowsml, or plain onnxruntime instead, in the host's Python."
+        return (
+            text + "Install another release of onnxruntime-windowsml, or plain onnxruntime, in the host's Python."
+        )
     return text + "Upgrade onnxruntime in the host's Python, or use engine='wheel' (onnxruntime-qnn)."
 
 

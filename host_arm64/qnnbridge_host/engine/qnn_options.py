@@ -210,7 +210,7 @@ def refuse_misspelt(key: str, known: Iterable[str], what: str) -> None:
         if abs(len(candidate) - len(key)) <= _TYPO_DISTANCE and _distance(key, candidate) <= _TYPO_DISTANCE:
             raise OptionError(
                 f"{what} {key!r} is not known to ONNX Runtime.",
-                cause="ONNX Runtime would store it and never read it.",
+                cause="ONNX Runtime stores unknown keys, but never reads them.",
                 fix=f"Did you mean {candidate!r}? To use the name without a check, set {ALLOW_UNKNOWN_ENV}=1 in "
                 "the environment of the host.",
                 details={"option": key, "suggestion": candidate},
@@ -422,8 +422,8 @@ def _unread(name: str, what: str, version: tuple[int, ...]) -> OptionError | Non
         other, first_there = next(iter(systems.items()))
         return OptionError(
             f"{what} {name!r} does not exist in onnxruntime-qnn {shown} for {here.title()}.",
-            cause=f"Only the library for {other.title()} supports it, from release "
-            f"{'.'.join(map(str, first_there))} on; this library ignores it.",
+            cause=f"Only the library for {other.title()} supports the option, from release "
+            f"{'.'.join(map(str, first_there))} on; the library for {here.title()} ignores the option.",
             fix="Remove the option on this host.",
             details={"option": name},
         )
@@ -439,8 +439,8 @@ def newer_release(release: str | None) -> list[str]:
     if position not in AFTER_THE_TABLE:
         return []
     return [
-        f"onnxruntime-qnn {release} is {STANDING_WORDS[position]} ({newest}): its options are checked like options "
-        f"of {newest}, and operators that {newest} computes incorrectly count as incorrect."
+        f"onnxruntime-qnn {release} is {STANDING_WORDS[position]} ({newest}): its options are checked like those "
+        f"of {newest}, and qnnbridge assumes that it computes the same operators incorrectly as {newest}."
     ]
 
 
@@ -604,7 +604,7 @@ def _chip_for_qnn(word: str, text: str, folder: str | None) -> str:
         return word.upper()
     raise OptionError(
         f"soc_model={text!r}: {word!r} is neither a number nor the name of a chip.",
-        cause="QNN would ignore it and compile for its default chip.",
+        cause="QNN would ignore the value and compile for its default chip.",
         fix=_suggest_chip(word),
     )
 

@@ -536,7 +536,7 @@ class Sessions:
         size = sum(placement.npu_bytes for placement in placements)
         lines = [f"sessions on the NPU in this host: {len(placements)}, {size / 1e6:.1f} MB"]
         for label, size in list(_others.values()):
-            lines.append(f"on the NPU by onnxruntime-genai: {label}, {size / 1e6:.1f} MB")
+            lines.append(f"loaded on the NPU by onnxruntime-genai: {label}, {size / 1e6:.1f} MB")
         return lines
 
     def close(self, number: int) -> None:

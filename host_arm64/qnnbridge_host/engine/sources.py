@@ -107,7 +107,7 @@ def choose(found: Installed, environ: Mapping[str, str] | None = None, ready: Re
         return _of_catalogue((ready or _ready)(), f"{ENGINE_VARIABLE}=windowsml")
     if found.generation == "plugin":
         return _of_wheel(
-            found, "it is installed together with onnxruntime, and the settings choose no other source"
+            found, "onnxruntime-qnn is installed together with onnxruntime, and the settings choose no other source"
         )
     if CATALOGUE_DISTRIBUTION not in found.distributions:
         raise _none(found)

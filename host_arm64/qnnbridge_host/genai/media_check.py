@@ -67,7 +67,7 @@ def check_picture(data: bytes, number: int) -> None:
         raise PromptRefused(
             f"Picture {number} has {width} x {height} pixels.",
             cause=f"At most {MOST_PIXELS:,} pixels are allowed, and at most {LONGEST_SIDE:,} in a row or column.",
-            fix="Make it smaller: models scale pictures down in any case.",
+            fix="Make the picture smaller: models scale pictures down in any case.",
             details={"picture": number, "width": width, "height": height},
         )
 
@@ -245,7 +245,7 @@ def _refused(number: int, cause: str) -> PromptRefused:
     return PromptRefused(
         f"Picture {number} cannot be decoded.",
         cause=cause,
-        fix="Copy it again, or open and save it with another program.",
+        fix="Copy the picture again, or open and save the picture with another program.",
         details={"picture": number},
     )
 

@@ -100,7 +100,7 @@ class ModelProcessor:
                 raise PromptRefused(
                     "A placeholder for a picture or sound in the prompt has ten digits or more.",
                     cause="onnxruntime-genai crashes for such a placeholder.",
-                    fix="Leave it out, or write it with a space.",
+                    fix="Remove the placeholder, or insert a space into it so that it counts as text.",
                 )
         if self.model.folder.type == _WHISPER:
             return prompts

@@ -276,13 +276,14 @@ _RULES: Final = (
         r"[Ii]nvalid dimensions for input: past_|Unexpected input data type.*past_",
         GenerationUnsupported,
         "This release of onnxruntime-genai does not support the model's KV cache.",
-        f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python; `qnnbridge versions` shows the table.",
+        f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python; `qnnbridge versions` lists the releases "
+        "for each layout.",
     ),
     _Rule(
         r"QNN execution provider is not supported|not compiled with QNN|Failed to load.*[Qq]nn",
         ProviderUnavailable,
         "onnxruntime-genai does not have the QNN execution provider.",
-        "Install it in the host's Python: `python -m pip install onnxruntime-qnn`.",
+        "Install onnxruntime-qnn in the host's Python: `python -m pip install onnxruntime-qnn`.",
     ),
     _Rule(
         r"Error opening |No such file|[Ff]ile doesn't exist|does not exist",
@@ -358,7 +359,8 @@ def not_installed(version: str | None, error: Exception) -> ProviderUnavailable:
     return ProviderUnavailable(
         message,
         cause=f"{type(error).__name__}: {error}",
-        fix=f'{verb} it in the host\'s Python: {sys.executable} -m pip install "onnxruntime-genai>={oldest}"',
+        fix=f"{verb} onnxruntime-genai in the host's Python: "
+        f'{sys.executable} -m pip install "onnxruntime-genai>={oldest}"',
         details={"genai": version},
     )
 
@@ -366,7 +368,7 @@ def not_installed(version: str | None, error: Exception) -> ProviderUnavailable:
 def too_old(version: str) -> ProviderUnavailable:
     return ProviderUnavailable(
         f"onnxruntime-genai {version} is too old: the host needs {'.'.join(map(str, OLDEST))} or newer.",
-        fix=f"Upgrade it in the host's Python: {sys.executable} -m pip install -U onnxruntime-genai",
+        fix=f"Upgrade onnxruntime-genai in the host's Python: {sys.executable} -m pip install -U onnxruntime-genai",
         details={"genai": version},
     )
 
@@ -379,7 +381,7 @@ def unsupported_layout(
         f"onnxruntime-genai {version} cannot run {folder.label}.",
         cause=f"The model has the layout {folder.layout!r}, and {reason}.",
         fix=f"Install onnxruntime-genai=={EVERY_LAYOUT} in the host's Python, which runs every layout; "
-        "`qnnbridge versions` shows the table.",
+        "`qnnbridge versions` lists the releases for each layout.",
         evidence=[f"onnxruntime-genai {version} is {beside_table(version)}"] if newer else [],
         details={"genai": version, "layout": folder.layout},
     )

@@ -125,8 +125,8 @@ def _refusal(
     again = "" if file is None else f" The result counts for a day; to try again at once, remove {file}."
     return GenerationUnsupported(
         f"onnxruntime-genai {version} {what}, with {folder.label}.",
-        cause=f"It is {beside_table(version)}: its interface, or its handling of the layout "
-        f"{folder.layout!r}, has probably changed.",
+        cause=f"onnxruntime-genai {version} is {beside_table(version)}: its interface, or its handling of the "
+        f"layout {folder.layout!r}, has probably changed.",
         evidence=[str(found["words"])] if found.get("words") else [],
         fix=f"Update qnnbridge, or install onnxruntime-genai=={TRIED[-1]} in the host's Python.{again}",
         details={"genai": version, "layout": folder.layout, "trial": found["problem"]},

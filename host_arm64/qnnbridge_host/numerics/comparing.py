@@ -327,9 +327,8 @@ def evidence(check: ModelCheck) -> list[str]:
 def difference_text(output: OutputComparison) -> str:
     if output.mismatch:
         return f"output {output.name}: {output.mismatch}"
-    text = (
-        f"output {output.name}: largest difference {output.max_abs:.3g} ({output.max_relative:.2g} of the values)"
-    )
+    text = f"output {output.name}: largest difference {output.max_abs:.3g} ("
+    text += f"{output.max_relative:.2g} of the largest value)"
     if output.cosine is not None:
         text += f", cosine {output.cosine:.6f}"
     if output.different:

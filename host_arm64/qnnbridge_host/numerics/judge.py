@@ -39,7 +39,7 @@ NumberFormat = Literal["fp16", "quantized"]
 _QUANTIZED_OPS: Final = frozenset(("QuantizeLinear", "DequantizeLinear"))
 # Reason for the verdict on an output without values, for example a detection list from which `pairing` removed all
 # rows.
-NO_VALUES: Final = "it has no values, or no row whose score counts"
+NO_VALUES: Final = "the output has no values, or no row whose score can be judged"
 # SNR that is returned for equal results. Half floats reach at most about 70 dB, and 8-bit steps about 45 dB.
 NO_ERROR_DB: Final = 200.0
 # Smaller values count as zero.
@@ -93,7 +93,7 @@ class NumberLimits:
     response_db: float
 
     def __str__(self) -> str:
-        return f"from {self.good_db:g} dB on it agrees, below {self.bad_db:g} dB it differs"
+        return f"an output agrees with an SNR of at least {self.good_db:g} dB, and differs below {self.bad_db:g} dB"
 
 
 # Half floats reach 50 to 80 dB. Tanh, Sigmoid and Softplus that QNN merges with the preceding operator reach 35 to
@@ -126,9 +126,11 @@ def judge(
     """
     expected, found = as_array(reference), as_array(candidate)
     if expected is None or found is None:
-        return JudgedNumbers("unknown", reason="it is not a tensor of numbers")
+        return JudgedNumbers("unknown", reason="the output is not a tensor of numbers")
     if expected.shape != found.shape:
-        return JudgedNumbers("differs", reason=f"its shape is {found.shape}, on the CPU it is {expected.shape}")
+        return JudgedNumbers(
+            "differs", reason=f"the output has shape {found.shape}, but shape {expected.shape} on the CPU"
+        )
     if not expected.size:
         # An empty output is not wrong, but proves nothing.
         return JudgedNumbers("unknown", reason=NO_VALUES)
@@ -185,12 +187,12 @@ def _response(pairs: Sequence[tuple[Any, Any]], limits: NumberLimits, step: floa
     spread, error = _rms(changes), _rms(found - expected)
     if spread > _TINY and 20 * math.log10(spread / max(error, _TINY)) >= limits.response_db:
         return "agrees", ""
-    words = f"it changes by {spread:.2g} from input to input, and the difference is {error:.2g}"
+    words = f"the CPU's output changes by {spread:.2g} from input to input, and the error is {error:.2g}"
     # Differences within the noise are not an error, whatever their ratio.
     noise = max(limits.noise, step)
     clear = max(noise, _CLEAR * limits.noise_of_range * max(largest(a) for a, _ in arrays))
     if spread > clear and spread < 2 * error and float(np.abs(found - expected).max()) > noise:
-        return "differs", f"the output does not follow the inputs as it does on the CPU: {words}"
+        return "differs", f"the output does not change with the inputs as on the CPU: {words}"
     return "unknown", f"the output is nearly the same for all of these inputs: {words}"
 
 
@@ -286,7 +288,7 @@ def _judge_floats(
 ) -> JudgedNumbers:
     known = np.isfinite(expected)
     if not known.any():
-        return JudgedNumbers("unknown", reason="on the CPU it is NaN or infinite")
+        return JudgedNumbers("unknown", reason="all values of the output are NaN or infinite on the CPU")
     # Values that are NaN or infinite only on the NPU: results above 65,504 overflow in float16.
     lost = int(np.count_nonzero(known & ~np.isfinite(found)))
     both = known & np.isfinite(found)
@@ -331,8 +333,8 @@ def _judge_floats(
         and max_abs <= max(limits.noise, limits.noise_of_range * scale, step)
     ):
         state = "unknown"
-        small = "the noise of the number format" if max_abs > step else "one step of its quantisation"
-        reason = f"its values are up to {most:.2g}, and differences of {max_abs:.2g} are {small}"
+        small = "the noise of the number format" if max_abs > step else "one step of the output's quantisation"
+        reason = f"the output has values up to {most:.2g}, and differences up to {max_abs:.2g} are within {small}"
     elif silent and not reason:
         state, reason = "unknown", silent
     # The ratio is infinite if the CPU has only zeros and the NPU does not.
@@ -397,7 +399,7 @@ def _table(
             continue
         if max(group.largest, float(np.abs(theirs).max())) < SILENT * limits.noise:
             if (len(columns[0].numbers) >= _BOX or group.kind == "score") and float(mine.min()) >= 0.0:
-                silent = f"in {group} its values are up to {group.largest:.2g} only: nothing is detected"
+                silent = f"the values in {group} are at most {group.largest:.2g}, so nothing is detected"
             continue
         gap = beyond_noise(mine, theirs, group.largest, limits, step)
         own = snr_db(mine, mine + gap)
@@ -408,7 +410,7 @@ def _table(
             ratio, part = own, str(group)
         if wrong and (worse or not reason):
             low, number = _worst_column(mine, gap, group)
-            reason = f"in {group}, whose values are up to {group.largest:.2g}: {wrong}; {low:.1f} dB in {number}"
+            reason = f"in {group} (largest value {group.largest:.2g}): {wrong}; SNR {low:.1f} dB in {number}"
     seen = tasks.detections(expected, found, columns)
     if seen is None:
         return _Table(ratio, part, reason, "", None, silent)
@@ -460,7 +462,7 @@ def _small_column(
             off = float(np.mean(gap[:, column] > OFF_OF_RANGE * size[column]))
             if ratio < limits.bad_db and off > limits.share:
                 part = f"column {column} of axis {axis}"
-                return ratio, part, f"SNR {ratio:.1f} dB in {part}, whose values are up to {size[column]:.2g}"
+                return ratio, part, f"SNR {ratio:.1f} dB in {part} (largest value {size[column]:.2g})"
     return None
 
 

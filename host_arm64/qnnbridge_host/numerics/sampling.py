@@ -182,7 +182,7 @@ def make_samples(
             raise NotMade(error.message) from None
         else:
             return Samples(tuple(feeds), sizes)
-    raise NotMade(f"the CPU provider cannot run it on made-up inputs ({reason[:300]})")
+    raise NotMade(f"the CPU provider cannot run the model on made-up inputs ({reason[:300]})")
 
 
 def random_samples(declared: Sequence[DeclaredInput], count: int, seed: int) -> Iterator[Feeds]:

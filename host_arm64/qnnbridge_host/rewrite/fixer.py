@@ -340,7 +340,7 @@ def _warnings_about(model: Any, steps: list[RewriteStep]) -> list[str]:
     free = model_shapes.free_dimensions(model.graph)
     if free:
         warnings.append(
-            "Inputs have free dimensions, but QNN needs fixed dimensions. Set the sizes: "
+            "Some inputs have free dimensions, but QNN needs fixed sizes. Set the sizes with: "
             f"{model_shapes.options_text(free)}"
         )
     return warnings

@@ -205,7 +205,7 @@ class NumbersService:
             if wanted.verdicts is not None and not wanted.again and not wanted.verdicts.begin(wanted.key):
                 return NumbersReport(
                     "unknown",
-                    reason="several comparisons did not finish; session.verify(feeds) waits for one",
+                    reason="several comparisons did not finish; session.verify(feeds) waits for a comparison",
                     when=time.time(),
                 )
             report = self._compare_unchanged(wanted, order)

@@ -409,7 +409,9 @@ def _chip(node: GraphNode, context: RuleContext) -> Objection:
 _NO_DOUBLES: Final = "qnnbridge fix (inner-doubles) computes the node in 32-bit floats"
 _NARROW: Final = "qnnbridge fix (wide-integers) computes the node in int32"
 _FOLD: Final = "qnnbridge fix (rank) folds dimensions together"
-QUANTISE_AGAIN: Final = "quantise the float model with qnnbridge quantize, which first reduces large mask values"
+QUANTISE_AGAIN: Final = (
+    "quantise the float model with qnnbridge quantize, which first reduces the huge values in masks"
+)
 _SHAPES_FIX = "fix the sizes of the inputs: qnnbridge fix --shape INPUT=..."
 
 # Only the first objection to a node is reported, so the order matters:

@@ -134,7 +134,7 @@ def _catalogue(facts: Facts, provider: CatalogueProvider | None) -> Iterator[Fin
             "engine.not-downloaded",
             f"the provider for QNN {provider.version} is in the catalogue of Windows, but not on this computer",
             f"state: {provider.state}",
-            fix=Remedy("Download it once.", fixes.python_lines(facts, facts.host.path, _DOWNLOAD)),
+            fix=Remedy("Download the provider once.", fixes.python_lines(facts, facts.host.path, _DOWNLOAD)),
         )
 
 
