@@ -681,5 +681,6 @@ def daemon_by_default() -> bool:
     if word == DAEMON:
         return True
     raise OptionError(
-        f"The environment variable {VARIABLE} is {word!r}.", fix=f"Set it to {DAEMON} or {PRIVATE}, or unset it."
+        f"The environment variable {VARIABLE} is {word!r}.",
+        fix=f"Set {VARIABLE} to {DAEMON} or {PRIVATE}, or unset it.",
     )

@@ -132,7 +132,7 @@ class HostObject:
         if self._forks != fds.forks:
             raise ForkedClient(
                 f"This process is a fork of the process that owns the {self.kind}.",
-                cause="The fork uses a separate host, and the object is in the host of its parent.",
+                cause="The forked process has a separate host; the object exists only in the parent's host.",
                 fix="Create the object after the fork, or use the spawn start method of multiprocessing.",
             )
         supervisor = self.host.supervisor

@@ -405,7 +405,7 @@ def lost_in_place(cause: str) -> StateLost:
 def still_changed(error: DeadlineExceeded) -> StateLost:
     """Return the error for values that a run was still changing in place at its deadline."""
     return StateLost(
-        "The contents are lost: a run that changes them in place did not end before its deadline.",
+        "The contents of the OrtValue are lost: a run that changes them in place did not end before its deadline.",
         cause=error.message,
         fix="Write the values again (update_inplace).",
     )

@@ -89,6 +89,6 @@ def pull(
             raise
         raise PullFailed(
             f"The process that pulls {name} ended without an answer (exit code {process.returncode}).",
-            fix=f"Run it in a terminal to see why: {model_command('pull', name)}",
+            fix=f"To see the error, run the command in a terminal: {model_command('pull', name)}",
             details={"reason": "packages"},
         ) from None

@@ -308,7 +308,7 @@ class SessionOptions(HasFields):
         if chosen not in _POLICY_PROVIDERS:
             raise errors.OptionError(
                 f"The policy {chosen.name} cannot be used through qnnbridge.",
-                cause="It means a GPU, or a choice among devices that this process does not see.",
+                cause="The policy selects a GPU, or chooses among devices that only the host can list.",
                 fix="Add the provider: add_provider('QNNExecutionProvider', {'backend_type': 'gpu'}), or pass "
                 "providers= to InferenceSession.",
             )

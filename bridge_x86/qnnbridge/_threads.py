@@ -216,7 +216,7 @@ class CalledFunctions:
         if agreement is not None and CALL_BACK_FEATURE not in agreement.features:
             raise CallBackFailed(
                 "This host does not call functions of the application.",
-                cause="It is a daemon: a function that hangs would keep other applications waiting.",
+                cause="The host belongs to a daemon: a function that hangs would keep other applications waiting.",
                 fix="Use a private host: host=qnnbridge.Host(), or QNNBRIDGE_HOST=private.",
                 details={"reason": "unavailable"},
             )
@@ -293,7 +293,7 @@ def timeout_s() -> float:
     if not 0 < seconds < float("inf"):
         raise OptionError(
             f"{TIMEOUT_VARIABLE}={text!r} is not a valid number of seconds.",
-            fix="Set it to a number, for example 60.",
+            fix=f"Set {TIMEOUT_VARIABLE} to a number of seconds, for example 60.",
         )
     return seconds
 

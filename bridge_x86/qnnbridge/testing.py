@@ -181,4 +181,4 @@ def _numbers_problem(runner: Runner, report: NumbersReport) -> str:
     if report.state == "differs":
         return numbers_differ(recipe, report).shown()
     why = report.reason or report.worst
-    return f"{recipe.label}: the results were not shown to agree with the CPU's ({report.verdict}): {why}."
+    return f"{recipe.label}: it is not certain that the results agree with the CPU's ({report.verdict}): {why}."

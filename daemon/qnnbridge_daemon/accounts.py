@@ -179,7 +179,7 @@ HIGHER = {
 def busy(limit: str, value: int, what: str, instead: str) -> Busy:
     """Return the error for an exceeded limit. limit: its name in `ClientLimits`."""
     return Busy(
-        f"The daemon accepts no more from this application: {what} (limit {limit}: {value}).",
+        f"The daemon refused a request of this application: {what} (limit {limit}: {value}).",
         cause="The daemon is shared with other applications, so each has limits.",
         fix=f"{instead}, or start the daemon with a higher limit: {HIGHER[limit]}.",
         details={"limit": limit, "value": value},
@@ -214,7 +214,7 @@ class Account:
             raise busy(
                 "sessions",
                 self.limits.sessions,
-                f"it has {self.limits.sessions} sessions open",
+                f"the application has {self.limits.sessions} sessions open",
                 "Close sessions that are not needed",
             )
 
@@ -237,7 +237,7 @@ class Account:
             raise busy(
                 "bytes",
                 self.limits.bytes,
-                f"its open calls and its shared memory would need {size} bytes more than the limit allows",
+                f"its open calls and shared memory would need {size} bytes more than the limit allows",
                 "Wait for answers before sending more calls, or send smaller tensors",
             )
 

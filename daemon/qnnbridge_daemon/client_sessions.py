@@ -401,7 +401,7 @@ class ClientObjects:
     def _check_limit(self) -> None:
         if len(self._held) >= self._limit:
             raise Busy(
-                f"{self._limit} objects of this application exist, which is the daemon's maximum.",
+                f"This application has {self._limit} objects, the daemon's maximum for one application.",
                 cause="The daemon is shared with other applications, so each has limits.",
                 fix="Release objects that are no longer needed by deleting the last reference to them.",
                 details={"limit": "objects", "value": self._limit},

@@ -251,7 +251,7 @@ def _report_running(folder: Path, options: Options) -> int:
         return EXIT_RUNNING
     found = read_discovery(folder)
     who = f" (process {found.pid}, qnnbridge {found.qnnbridge})" if found is not None else ""
-    _report(f"A qnnbridge daemon already runs{who}; its folder is {folder}.")
+    _report(f"A qnnbridge daemon is already running{who}; its folder is {folder}.")
     _report("  Fix: use that daemon, or end it first: qnnbridge host stop")
     return EXIT_RUNNING
 
@@ -370,15 +370,15 @@ def parse_options(argv: Sequence[str] | None) -> Options:
     parser.add_argument("--idle-unload", type=_seconds, metavar="SECONDS", default=defaults.idle_unload_s,
                         help="unload models after this time without a call; 0: never")  # fmt: skip
     parser.add_argument("--slots", type=_count, default=defaults.slots, help="concurrent calls in the NPU host")
-    parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="sessions of one client")
-    parser.add_argument("--max-queued", type=_count, default=limits.queued, help="waiting calls of one client")
+    parser.add_argument("--max-sessions", type=_count, default=limits.sessions, help="maximum sessions per client")
+    parser.add_argument("--max-queued", type=_count, default=limits.queued, help="maximum waiting calls per client")
     parser.add_argument(
-        "--max-bytes", type=_count, default=limits.bytes, help="bytes of one client's calls and shared memory"
+        "--max-bytes", type=_count, default=limits.bytes, help="maximum bytes of a client's calls and shared memory"
     )
     parser.add_argument(
-        "--max-kv-bytes", type=_count, default=limits.kv_bytes, help="bytes of the KV caches of one client"
+        "--max-kv-bytes", type=_count, default=limits.kv_bytes, help="maximum bytes of a client's KV caches"
     )
-    parser.add_argument("--recycle-bytes", type=_count, help="replace an NPU host that has grown to this size")
+    parser.add_argument("--recycle-bytes", type=_count, help="replace the NPU host when it uses this much memory")
     parser.add_argument("--recycle-sessions", type=_count, help="replace an NPU host after this many new sessions")
     parser.add_argument("--foreground", action="store_true", help="stay in the terminal; the log goes there, too")
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)

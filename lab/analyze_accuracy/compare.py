@@ -43,7 +43,8 @@ class Tally:
     def __str__(self) -> str:
         lines = [
             f"{self.models} models, {self.left_out} not loadable or too slow: the rules predicted {self.right} of "
-            f"{self.right + self.wrong} correctly ({self.share:.2%}); {self.gone} nodes folded or merged before QNN",
+            f"{self.right + self.wrong} placements and failures correctly ({self.share:.2%}); ONNX Runtime folded "
+            f"or merged {self.gone} nodes before QNN",
             f"crashes: {len(self.crashes)}, not predicted: {', '.join(self.crashes_missed) or 'none'}",
             *(f"  {count:4} {kind}" for kind, count in self.kinds.most_common(_SHOWN)),
         ]
@@ -80,7 +81,8 @@ def add(tally: Tally, name: str, model: onnx.ModelProto, truth: Truth, arch: int
         if true is None:
             tally.gone += 1
         else:
-            _count(tally, verdict.place == true, f"{node.op}: {verdict.place} by {verdict.rule or '-'}, QNN {true}")
+            predicted = f"rule {verdict.rule or '-'} predicts {verdict.place}"
+            _count(tally, verdict.place == true, f"{node.op}: {predicted}, QNN has {true}")
 
 
 def _count(tally: Tally, is_right: bool, kind: str) -> None:

@@ -155,7 +155,7 @@ def _neighbour(report: Report, session: qnnbridge.InferenceSession) -> Iterator[
             try:
                 report.expect(_call(session), "a result of the well-behaved client is wrong")
             except Exception as error:
-                report.finding(f"a call of the well-behaved client: {type(error).__name__}: {error}")
+                report.finding(f"a call of the well-behaved client failed: {type(error).__name__}: {error}")
             report.expect(time.monotonic() - begin < LATE_S, "a call of the well-behaved client was late")
             report.count("calls of the well-behaved client")
 
@@ -241,7 +241,7 @@ def _stopped_client(report: Report, model: Path, rounds: int) -> None:
             process.send_signal(signal.SIGCONT)
             report.count("stops of a client")
         out, said = process.communicate(timeout=END_TIMEOUT_S)
-        report.expect(out == "0 wrong\n", f"a client that was stopped and continued printed: {out} {said[-1000:]}")
+        report.expect(out == "0 wrong\n", f"wrong output of a stopped and continued client: {out} {said[-1000:]}")
 
 
 def _stopped(report: Report, name: str, pid: int, session: qnnbridge.InferenceSession) -> None:

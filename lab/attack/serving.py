@@ -253,17 +253,17 @@ def attack(target: Target, process: psutil.Process, seconds: float, seed: int) -
             status, _ = target.ask(method, path, body)
         except OSError as error:
             status = -1
-            report.finding(f"ordinary {what}: {type(error).__name__}")
+            report.finding(f"ordinary {what} requests: {type(error).__name__}")
         times.setdefault(what, []).append(time.monotonic() - before)
-        report.count(f"ordinary {what}: {status}")
-        report.expect(status in (-1, 200), f"ordinary {what}: status {status}")
+        report.count(f"ordinary {what} requests: {status}")
+        report.expect(status in (-1, 200), f"ordinary {what} requests: status {status}")
         most = max(most, _memory_mb(process))
         time.sleep(0.05)
     for thread in threads:
         thread.join()
     for what, found in times.items():
-        report.rows.append(f"ordinary {what}: {len(found)} requests, the slowest took {max(found):.2f} s")
-        report.expect(max(found) < WORST_S, f"ordinary {what}: the slowest response took {max(found):.1f} s")
+        report.rows.append(f"ordinary {what} requests: {len(found)}, the slowest took {max(found):.2f} s")
+        report.expect(max(found) < WORST_S, f"ordinary {what} requests: the slowest took {max(found):.1f} s")
     report.rows.append(f"memory of server and host: {begun:.0f} MB before the attack, {most:.0f} MB at its peak")
     report.expect(most - begun < MOST_MB, f"the memory of server and host grew by {most - begun:.0f} MB")
     return report

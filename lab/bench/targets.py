@@ -150,7 +150,7 @@ TARGETS = (
     ),
     Target("import qnnbridge beyond numpy", "ms", 60.0, 60.0, lambda f: f["import"] * 1e3),
     Target(
-        "serve against mlserver with a worker, lowest row",
+        "rate of serve relative to mlserver with one worker, lowest row",
         "x",
         1.0,
         1.0,

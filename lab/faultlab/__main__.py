@@ -42,7 +42,7 @@ def main() -> int:
     parser.add_argument(
         "--storm",
         action="store_true",
-        help="with --calls: kill the next host as soon as it has answered a call; without --kills, until all calls end",
+        help="with --calls: kill each new host after its first answer; without --kills, until all calls have ended",
     )
     parser.add_argument("--mixed", type=int, metavar="N", help="make N calls of all sizes, for example 1000000")
     parser.add_argument(

@@ -84,7 +84,7 @@ def rendered(line: LineSource) -> np.ndarray[Any, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path, help="the wheel, or the model taken out of it")
+    parser.add_argument("source", type=Path, help="path of the wheel, or of the model that was extracted from it")
     parser.add_argument("--output", type=Path, default=Path(qnnbridge_tools.demo.__path__[0]) / "assets")
     arguments = parser.parse_args()
 

@@ -157,7 +157,9 @@ def run(
     check: Annotated[bool, typer.Option("--verify", help="Print the differences and write nothing.")] = False,
     table: Annotated[Path | None, typer.Option(help="Data file; default: that of the package.")] = None,
     platform: Annotated[list[str] | None, typer.Option(help="With --verify: only this platform.")] = None,
-    python: Annotated[list[str] | None, typer.Option(help="With --verify: only this Python, such as 3.13.")] = None,
+    python: Annotated[
+        list[str] | None, typer.Option(help="With --verify: only wheels for this Python, such as 3.13.")
+    ] = None,
 ) -> None:
     """Generate the table of onnxruntime-qnn's releases from the wheels on the package index, or check it."""
     with reporting.work():

@@ -101,4 +101,4 @@ if __name__ == "__main__":
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(made, "utf-8")
     elif made != PAGE.read_text("utf-8"):
-        raise SystemExit("docs/dev/verification.md differs from docs/dev/verification.toml: run it without --check")
+        raise SystemExit("docs/dev/verification.md is out of date: run python -m scripts.makers.verification")

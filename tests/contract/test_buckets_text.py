@@ -155,7 +155,7 @@ def test_padding_does_not_change_the_outputs_of_a_masked_encoder(encoder: Path, 
         report = session.verify_padding(text(rng, 5))
         assert not report
         assert "'last_hidden_state', seq=5, batch=1 padded to seq=8, batch=1" in str(report)
-        assert "Pad 'attention_mask' with the value that hides steps" in str(report)
+        assert "Pad 'attention_mask' with the value that marks padding" in str(report)
 
 
 def test_a_dimension_that_would_stay_free_is_refused_before_anything_is_compiled(

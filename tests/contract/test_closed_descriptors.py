@@ -54,7 +54,7 @@ def test_no_file_of_the_program_is_written_or_closed(tmp_path: Path, calls: int,
         """,
     )
     assert (done.returncode, done.stdout) == (0, f"2 1 {100 if reused else 0}\n"), done.stderr
-    assert "this program has closed its descriptors" in done.stderr
+    assert "this program has closed the connection's descriptors" in done.stderr
 
 
 @pytest.mark.parametrize("message", ["session.host.ping()", 'session.run(["y"], feeds, timeout=30)'])

@@ -146,7 +146,7 @@ def test_an_application_that_requests_another_qnn_than_the_daemon_uses_is_warned
         monkeypatch.setenv("QNNBRIDGE_EP_PATH", path and f"{path}/elsewhere")
         for scale in (2, 3):
             qnnbridge.InferenceSession(script(scale=scale), host=made.client())
-        said = [line for line in caplog.messages if "has no effect: the daemon has QNN of windowsml" in line]
+        said = [line for line in caplog.messages if "has no effect: the daemon uses QNN of windowsml" in line]
         assert len(said) == is_said
         assert all(f"QNNBRIDGE_ENGINE={engine}" in line and "host restart --daemon" in line for line in said)
     finally:

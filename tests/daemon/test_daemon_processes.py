@@ -291,7 +291,7 @@ def test_a_second_daemon_reports_the_first_one_and_does_not_disturb_it() -> None
         capture_output=True, text=True, timeout=GRACE_S, check=False,
     )  # fmt: skip
     assert second.returncode == EXIT_RUNNING
-    assert f"A qnnbridge daemon already runs (process {process.pid}" in second.stderr
+    assert f"A qnnbridge daemon is already running (process {process.pid}" in second.stderr
     assert Starting().wait(time.monotonic() + GRACE_S) == "running"
     with qnnbridge.connect(start=False) as host:
         assert host.info.pid == process.pid

@@ -306,7 +306,7 @@ def interpreter_that_finds_the_files_of_another() -> SimulatedMachine:
     return machine
 
 
-@broken("host.does-not-start", "SIGSEGV", "before it loads anything of qnnbridge", "QNNBRIDGE_HOST_PYTHON")
+@broken("host.does-not-start", "SIGSEGV", "before it loads qnnbridge", "QNNBRIDGE_HOST_PYTHON")
 def linux_interpreter_that_crashes() -> SimulatedMachine:
     machine = linux()
     make_host(add_python(machine, "/opt/python", "3.11.7", "x86_64", running=True))

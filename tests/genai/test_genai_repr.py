@@ -28,7 +28,7 @@ def test_a_model_shows_its_stages_on_qnn(folders: Folders, host: qnnbridge.Host)
         assert f"<li>{stage.stage}: {placement}</li>" in html
         assert repr(stage).startswith(f"<StagePlacement {stage.stage}: ")
     model.close()
-    assert repr(model).startswith("<Model window-qnn: not loaded, the next call loads it again, ")
+    assert repr(model).startswith("<Model window-qnn: not loaded; the next call loads the model again, ")
 
 
 def test_a_stage_that_left_qnn_is_marked() -> None:

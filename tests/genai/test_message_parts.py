@@ -78,9 +78,9 @@ class TestSplitting:
             ({"type": "image"}, "must have either"),
             ({"type": "image", "path": "a", "image": PICTURE}, "must have either"),
             ({"type": "image", "image": "a.png"}, "must be bytes"),
-            ({"type": "video", "path": "a"}, "of a message is not valid"),
-            ({"type": "text", "text": 5}, "of a message is not valid"),
-            ("words", "of a message is not valid"),
+            ({"type": "video", "path": "a"}, "is not a valid text, image or audio part"),
+            ({"type": "text", "text": 5}, "is not a valid text, image or audio part"),
+            ("words", "is not a valid text, image or audio part"),
         ],
     )
     def test_unknown_message_parts_are_refused(self, part: Any, words: str) -> None:

@@ -58,9 +58,9 @@ def test_a_tensor_without_elements_is_read_up_to_a_limit(text: bytes, datatype: 
     element = ElementType.FLOAT if datatype == "FP32" else ElementType.STRING
     spec = TensorSpec("x", element, (-1, -1, -1))
     assert to_value(GivenTensor("x", datatype, (2, 0, 1000), text, None), spec).shape == (2, 0, 1000)  # type: ignore[union-attr]
-    with pytest.raises(Refused, match="has no elements, and the product of its other sizes"):
+    with pytest.raises(Refused, match="has no elements, and the product of its dimensions other"):
         to_value(GivenTensor("x", datatype, (2, 0, 10**8), text, None), spec)
-    with pytest.raises(Refused, match="has no elements, and the product of its other sizes"):
+    with pytest.raises(Refused, match="has no elements, and the product of its dimensions other"):
         to_value(GivenTensor("x", datatype, (2, 0, 10**8), None, memoryview(b"")), spec)
 
 

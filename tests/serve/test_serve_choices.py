@@ -295,7 +295,7 @@ def test_the_conversation_continues_after_a_call(client: Any) -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
     ]
     assert chat(client, model="tagged", messages=messages, tools=TOOLS).choices[0].message.content
-    with pytest.raises(openai.BadRequestError, match="omits calls of functions: weather") as caught:
+    with pytest.raises(openai.BadRequestError, match="omits function calls of earlier messages: weather") as caught:
         chat(client, messages=messages)
     assert caught.value.param == "messages"
 

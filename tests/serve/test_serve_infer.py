@@ -321,4 +321,4 @@ def test_an_output_type_that_the_protocol_lacks_is_omitted_and_never_silently(se
     everything = server.infer("logreg_iris", x)
     assert (everything.status, "'probabilities' (seq(map(int64,tensor(float))))" in everything.error) == (400, True)
     that_one = server.infer("logreg_iris", x, outputs=[{"name": "probabilities"}])
-    assert (that_one.status, "cannot carry output 'probabilities'" in that_one.error) == (400, True)
+    assert (that_one.status, "cannot represent output 'probabilities'" in that_one.error) == (400, True)

@@ -220,8 +220,8 @@ def test_invalid_data_is_reported_at_its_input(page: browser.Page) -> None:
     page.pick("#try select", "text")
     for text, words in (
         ("[1,", "x: This is not JSON"),
-        ("[[1.5]]", "data must be integers"),
-        ('[["a"]]', "data must be integers"),
+        ("[[1.5]]", "data must contain only integers"),
+        ('[["a"]]', "data must contain only integers"),
     ):
         page.write("#try textarea", text)
         assert words in refused_with(page)

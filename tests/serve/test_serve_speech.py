@@ -251,7 +251,7 @@ def test_invalid_forms_are_refused(server: Server) -> None:
         (post(server, b""), 400, "its end is missing"),
         (post(server, b"no form at all"), 400, "cannot be read"),
         (post(server, form_of([("model", "tiny")])), 400, "file with the audio is missing"),
-        (post(server, form_of([("file", SHORT)])), 400, "model has to name"),
+        (post(server, form_of([("file", SHORT)])), 400, "model must be the name"),
         (post(server, form_of([("model", "tiny"), ("file", SHORT), ("file", SHORT)])), 400, "twice"),
         (post(server, form_of([("model", "tiny"), ("model", "tiny"), ("file", SHORT)])), 400, "2 times"),
         (post(server, b"{}", "application/json"), 415, "it is application/json"),

@@ -1086,7 +1086,7 @@ def test_a_name_is_pulled_prepared_and_verified(hub: FakeHub, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["kind"] == "prepared"
-    assert "a session runs" in found["why"]
+    assert "its model for this host" in found["why"]
     ran = in_a_process(*shlex.split(found["next"])[1:])
     assert ran.returncode == 0, ran.stderr
     x = np.load(MODELS / "x.npz")

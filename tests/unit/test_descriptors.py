@@ -372,7 +372,7 @@ def test_an_interrupted_write_continues_where_it_stopped(
 def test_a_pipe_is_not_inspected_during_a_write_of_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows would answer only after the write, which may never end."""
     connection: Any = SimpleNamespace(_marks={0: None}, fail=lambda error: error, _on_silence=lambda: None)
-    with pytest.raises(HostCrashed, match="has closed its descriptors"):
+    with pytest.raises(HostCrashed, match="has closed the connection's descriptors"):
         Channel._check_ours(connection, 0)
     monkeypatch.setattr("qnnbridge._transport.channel.is_writing", lambda fd: True)
     Channel._check_ours(connection, 0)

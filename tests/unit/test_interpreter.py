@@ -321,7 +321,7 @@ def test_the_host_finds_an_environment_inside_of_a_folder_on_pythonpath() -> Non
         ({"executable": ""}, "not a Python interpreter"),
         (
             {"not_isolated": ("/site-packages",)},
-            "has qnnbridge_host in /site-packages, which the host does not see",
+            "has qnnbridge_host in /site-packages, which the host ignores",
         ),
         ({"process": "x86", "computer": "x64"}, "Python for x86, and the machine type of this computer is x64"),
     ],

@@ -93,7 +93,7 @@ def read_folder(folder: Path) -> EmbeddingFolder:
                 normalize = True
             elif kind != "Transformer":
                 raise OptionError(
-                    f"{folder} cannot be served: its modules.json has a module {kind or one!r}.",
+                    f"{folder} cannot be served: its modules.json contains the unsupported module {kind or one!r}.",
                     cause="The server computes only the modules Transformer, Pooling and Normalize.",
                 )
     elif (folder / "1_Pooling" / "config.json").is_file():
@@ -136,7 +136,7 @@ def _pooling(path: Path) -> Pooling:
         modes = [f"pooling_mode_{said['pooling_mode']}_token" + ("" if said["pooling_mode"] == "cls" else "s")]
     if len(modes) != 1 or modes[0] not in _POOLINGS or said.get("include_prompt") is False:
         raise OptionError(
-            f"{path} requests a pooling that is neither the mean of all tokens nor the first token.",
+            f"{path} specifies a pooling other than the mean of all tokens or the first token.",
             cause=f"Its pooling modes: {', '.join(modes) or 'none'}"
             + (", without the prompt." if said.get("include_prompt") is False else "."),
         )
@@ -337,7 +337,7 @@ class Embedder:
         if not np.isfinite(stacked).all():
             raise BridgeError(
                 f"The model {self.name} returned numbers that are not finite.",
-                fix="Compare the model with the CPU: qnnbridge verify.",
+                fix="Compare the model's results with those of the CPU: qnnbridge verify.",
             )
         return stacked
 
@@ -388,8 +388,8 @@ def _output_of(session: InferenceSession, folder: EmbeddingFolder) -> tuple[str,
     if not by_token and not pooled:
         raise OptionError(
             f"The model has no output from which embeddings can be computed. Its outputs: {', '.join(ranks)}.",
-            cause="An output with one number per token and feature is needed (last_hidden_state, or one other "
-            "output of rank 3 that is not logits), or sentence_embedding.",
+            cause="The server needs an output with one vector per token (last_hidden_state, or a single other "
+            "output of rank 3 that is not logits), or an output sentence_embedding.",
         )
     return (by_token or pooled)[0], not by_token
 
@@ -463,7 +463,7 @@ def batch_shapes(
     masked = _MASK in inputs
     if lengths and not masked:
         raise OptionError(
-            f"The model has no input {_MASK}, so texts cannot be padded to its fixed lengths.",
+            f"The lengths are fixed, but the model has no input {_MASK}, so shorter texts cannot be padded.",
             cause="Padding a text would change its embedding.",
             fix=f"Export the model with {_MASK}; or with a free length, and serve it without --bucket on "
             f"--provider cpu.",
@@ -485,7 +485,7 @@ EMBEDDING: Final = FolderKind(
     "embedding model",
     "embedding",
     running="Requests for embeddings that are being answered.",
-    ended="Requests for embeddings that have ended, by outcome.",
+    ended="Finished requests for embeddings, by outcome.",
     sums={"texts": "Texts embedded.", "tokens": "Tokens embedded."},
     outcomes=("ok", "error"),
 )

@@ -67,7 +67,7 @@ _STATUS: tuple[tuple[type[errors.BridgeError], int], ...] = (
 
 # Advice for a client after a timeout: the exception's own advice names an argument of a Python call.
 _TIME_IS_OVER = (
-    "Grant more time (the request's parameter timeout, in microseconds; the server's limit is its --timeout), "
+    "Allow more time (the request's parameter timeout, in microseconds, at most the server's --timeout), "
     "or try again when the server is less busy."
 )
 
@@ -80,7 +80,7 @@ def refusal_of(error: BaseException) -> Refused:
     if isinstance(error, Refused):
         return error
     if not isinstance(error, errors.BridgeError):
-        return Refused(500, f"Unexpected {type(error).__name__} in qnnbridge serve; its log has the details.")
+        return Refused(500, f"Unexpected {type(error).__name__} in qnnbridge serve; see the server's log.")
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     headers = {CODE_HEADER: error.code}
     if status == 429 or (status == 503 and error.retry == "safe"):
@@ -99,8 +99,8 @@ def load_refused(name: str, error: errors.BridgeError) -> Refused:
         return Refused(
             404,
             f"The model {name} cannot be loaded: its file cannot be read. {kept}\n"
-            "Cause: The file was moved or deleted, or this user may not read it.\n"
-            "Fix: Put the file back at its path, or start the server with another file.",
+            "Cause: The file was moved or deleted, or the server's user may not read it.\n"
+            "Fix: Put the file back at its path, or start the server with the path of another file.",
             headers,
         )
     if isinstance(error, (errors.InvalidProtobuf, errors.InvalidGraph)):
@@ -108,7 +108,7 @@ def load_refused(name: str, error: errors.BridgeError) -> Refused:
             400,
             f"The model {name} cannot be loaded: its file is not a valid ONNX model. {kept}\n"
             f"Cause: {error.cause or error.message}\n"
-            "Fix: Write the file again and load it again; qnnbridge inspect shows its contents.",
+            "Fix: Replace the file and load the model again; qnnbridge inspect shows what a file contains.",
             headers,
         )
     return refusal_of(error)

@@ -20,8 +20,8 @@ def boundary_of(content_type: str | None) -> bytes:
     """Return the boundary of a Content-Type. Raise `Refused` if the Content-Type is not multipart/form-data."""
     kind, options = parse_options_header(content_type)
     if kind != b"multipart/form-data":
-        given = (content_type or "nothing").partition(";")[0][:80]
-        raise wrong(f"Content-Type has to be multipart/form-data; it is {given}.", status=415)
+        given = (content_type or "missing").partition(";")[0][:80]
+        raise wrong(f"Content-Type must be multipart/form-data, but is {given}.", status=415)
     boundary: bytes | None = options.get(b"boundary")
     if not boundary:
         raise wrong("Content-Type: multipart/form-data has no boundary.")
@@ -93,7 +93,7 @@ class FormReader:
         self._held += size
         if self._held > MOST_TEXT_BYTES:
             raise wrong(
-                f"The fields other than {self._file_field} have more than {MOST_TEXT_BYTES} bytes.", status=413
+                f"Together, the fields other than {self._file_field} exceed {MOST_TEXT_BYTES} bytes.", status=413
             )
 
     def _begin_part(self) -> None:

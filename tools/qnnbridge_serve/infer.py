@@ -136,7 +136,7 @@ def make_contract(
             raise errors.OptionError(
                 f"The model cannot be served: its input {node.name!r} is {node.type}.",
                 cause="The Open Inference Protocol has no datatype for this type.",
-                fix="Give the model inputs of ordinary tensor types, or use it from Python.",
+                fix="Export the model with inputs of ordinary tensor types, or use the model from Python.",
             )
         fed[node.name] = tensor
     required = len(fed)
@@ -207,7 +207,7 @@ def to_value(
     """
     where = f"Input {given.name!r}"
     if given.datatype != declared.datatype:
-        raise wrong(f"{where} is {given.datatype[:20]}, but the model takes {declared.datatype}.")
+        raise wrong(f"{where} has the datatype {given.datatype[:20]}, but the model expects {declared.datatype}.")
     layout = LAYOUTS[declared.element]
     try:
         count, size = measure(layout.bits, given.shape)
@@ -215,8 +215,8 @@ def to_value(
         raise wrong(f"{where}: {error}.") from None
     if not count and math.prod(filter(None, given.shape)) > MOST_BESIDE_ZERO:
         raise wrong(
-            f"{where}: its shape {list(given.shape)} has no elements, and the product of its other sizes is more "
-            f"than {MOST_BESIDE_ZERO}."
+            f"{where}: its shape {list(given.shape)} has no elements, and the product of its dimensions other than "
+            f"0 is more than {MOST_BESIDE_ZERO}."
         )
     if given.data is not None:
         if declared.element in BINARY_ONLY:
@@ -258,7 +258,7 @@ def _split(raw: memoryview, count: int, where: str, take: Take, check: Check) ->
                 begin = at + _LENGTH.size
                 end = begin + length(raw, at)[0] if begin <= size else size + 1
                 if end > size:
-                    raise wrong(f"{where}: element {len(elements)} of its BYTES data is cut off.")
+                    raise wrong(f"{where}: its BYTES data ends in the middle of element {len(elements)}.")
                 elements.append(str(raw[begin:end], "utf-8"))
                 at = end
                 if at == size:
@@ -284,8 +284,8 @@ def check_form(tensor: TensorSpec, binary: bool) -> None:
     """Raise `Refused` if an output requested as JSON must be binary data. Called before the model runs."""
     if not binary and tensor.element in BINARY_ONLY:
         raise wrong(
-            f"Output {tensor.name!r} is {tensor.datatype}, which can only be sent as binary data: give the request "
-            "the parameter binary_data_output, or the output the parameter binary_data."
+            f"Output {tensor.name!r} is {tensor.datatype}, which can only be sent as binary data: set the "
+            "request's parameter binary_data_output or the output's parameter binary_data to true."
         )
 
 
@@ -386,7 +386,7 @@ def header_length(text: str | None, size: int) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal()) or len(text) > 18 or int(text) > size:
-        raise wrong(f"Inference-Header-Content-Length is {text[:40]!r}, but the body has {size} bytes.")
+        raise wrong(f"Inference-Header-Content-Length is {text[:40]!r}; at most {size}, the body's size, is valid.")
     return int(text)
 
 
@@ -601,7 +601,7 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
         if contract.unnamed:
             listed = ", ".join(f"{name!r} ({kind})" for name, kind in contract.unnamed.items())
             raise wrong(
-                f"The Open Inference Protocol cannot carry {listed}. Request the other outputs by name, in "
+                f"The Open Inference Protocol cannot represent {listed}. Request the other outputs by name, in "
                 f'"outputs": {", ".join(contract.outputs)}.'
             )
         wanted = [(tensor, request.binary) for tensor in contract.outputs.values()]
@@ -621,7 +621,7 @@ def _wanted(contract: Contract, request: InferRequest) -> list[tuple[TensorSpec,
 
 def _no_output(contract: Contract, name: str) -> str:
     if name in contract.unnamed:
-        return f"The Open Inference Protocol cannot carry output {name!r}, which is {contract.unnamed[name]}."
+        return f"The Open Inference Protocol cannot represent output {name!r}, which is {contract.unnamed[name]}."
     return f"The model has no output {name[:80]!r}. Its outputs: {', '.join(contract.outputs)}."
 
 

@@ -172,7 +172,7 @@ class _Places:
         size = len(memoryview(raw))
         begin = self._address(raw) - self._begin
         if not 0 <= begin <= begin + size <= len(self._data):
-            raise AssertionError("the decoder returned a field outside of the request's text")
+            raise AssertionError("msgspec returned a field that is outside of the request's text")
         return self._data[begin : begin + size]
 
     @staticmethod
@@ -282,7 +282,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _words_of(error: msgspec.DecodeError) -> str:
     text = str(error).removeprefix("JSON is malformed: ")
-    return "its end is missing, or a string contains half a surrogate pair" if "truncated" in text else text
+    return "its end is missing, or a string contains an unpaired surrogate" if "truncated" in text else text
 
 
 # --- tensors ----------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def read_numbers(
     words = {"f": "numbers", "b": "true and false"}.get(dtype.kind, "integers")
     if b'"' in data or b"{" in data:
         others = "strings" if b'"' in data else "objects"
-        raise wrong(f"{where}: data must be {words}, but also contains {others}.")
+        raise wrong(f"{where}: data must contain only {words}, but contains {others}.")
     count = math.prod(shape)
     # Compare the text with the shape first, so that a wrong shape is refused before memory is allocated.
     _check_form(data, shape, count, where)
@@ -345,7 +345,7 @@ def read_texts(
             for word, name in (*_OTHERS[:2], (rb"[0-9]", "numbers"), *_OTHERS[3:], (rb"{", "objects"))
             if re.search(word, rest)
         ]
-        raise wrong(f"{where}: data must be strings, but also contains {', '.join(others)}.")
+        raise wrong(f"{where}: data must contain only strings, but contains {', '.join(others)}.")
     if texts != count:
         raise wrong(f"{where}: its shape {list(shape)} has {count} elements, but data has {texts}.")
     _check_form(rest, shape, count, where)
@@ -357,7 +357,7 @@ def read_texts(
     except UnicodeDecodeError:
         raise wrong(f"{where}: a string is not valid UTF-8.") from None
     except msgspec.DecodeError:
-        raise wrong(f"{where}: half a surrogate pair is not valid UTF-8.") from None
+        raise wrong(f"{where}: an unpaired surrogate is not valid UTF-8.") from None
     # The nesting has been checked: if the first entry is a list, all entries are.
     while level and isinstance(level[0], list):
         level = [item for part in level for item in part]
@@ -413,12 +413,14 @@ def _step(text: bytes, dtype: np.dtype[Any], words: str, where: str) -> list[Any
         return decoder.decode(text)
     except msgspec.ValidationError as error:
         if "out of range" in str(error):
-            raise wrong(f"{where}: a number is too large for {_SORTS.get(dtype.kind, 'an integer')}.") from None
+            raise wrong(
+                f"{where}: a number is too large for the datatype ({_SORTS.get(dtype.kind, 'an integer')})."
+            ) from None
     except (msgspec.DecodeError, ValueError):
         pass
     kinds = _OTHERS[:2] if dtype.kind == "f" else _OTHERS
     others = [name for word, name in kinds if re.search(word, text)]
-    raise wrong(f"{where}: data must be {words}, but also contains {', '.join(others) or 'other values'}.")
+    raise wrong(f"{where}: data must contain only {words}, but contains {', '.join(others) or 'other values'}.")
 
 
 def _with_words(text: bytes) -> list[float]:

@@ -383,7 +383,7 @@ def _rendered(asked: GenerationRequest, tokenizer: Tokenizer, left_s: LeftS) -> 
     left_out = [name for name in asked.called if name not in text]
     if left_out:
         names = ", ".join(left_out)[:200]
-        raise wrong(f"The model's chat template omits calls of functions: {names}.", "messages")
+        raise wrong(f"The model's chat template omits function calls of earlier messages: {names}.", "messages")
     return text, form
 
 

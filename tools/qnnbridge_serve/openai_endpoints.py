@@ -562,11 +562,13 @@ def _input(given: Any) -> str | tuple[int, ...]:
         try:
             given.encode()
         except UnicodeEncodeError:
-            raise wrong("input: half a surrogate pair is not valid UTF-8.", "input") from None
+            raise wrong("input: an unpaired surrogate is not valid UTF-8.", "input") from None
         return given
     if isinstance(given, list) and given and all(type(one) is int and one >= 0 for one in given):
         return tuple(given)
-    raise wrong("input has to be a non-empty string, a list of token ids, or a list of such values.", "input")
+    raise wrong(
+        "input must be a non-empty string, a list of token ids, or a list of such strings or lists.", "input"
+    )
 
 
 def answer_document(asked: EmbeddingRequest, vectors: Array, tokens: int) -> dict[str, Any]:

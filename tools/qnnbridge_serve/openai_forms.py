@@ -137,7 +137,7 @@ def named_model(document: Any) -> str:
         raise wrong("The request is not a JSON object.")
     model = document.get("model")
     if not isinstance(model, str) or not model:
-        raise wrong("model has to name one of the models of /v1/models.", "model")
+        raise wrong("model must be the name of a model that /v1/models lists.", "model")
     return model
 
 
@@ -209,9 +209,9 @@ def _text(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise wrong(f"{where}: half a surrogate pair is not valid UTF-8.", where) from None
+        raise wrong(f"{where}: an unpaired surrogate is not valid UTF-8.", where) from None
     if "\0" in text:
-        raise wrong(f"{where}: a string with a null character cannot be encoded.", where)
+        raise wrong(f"{where}: a string with a null character cannot be converted to tokens.", where)
     return text
 
 
@@ -225,19 +225,19 @@ def _prompt(given: Any) -> str | tuple[int, ...]:
         return _text(given, "prompt")
     if isinstance(given, list) and given and all(type(one) is int and 0 <= one < MOST_SEED for one in given):
         return tuple(given)
-    raise wrong("prompt has to be a non-empty string, a list of token ids, or a list of such values.", "prompt")
+    raise wrong(
+        "prompt must be a non-empty string, a list of token ids, or a list of such strings or lists.", "prompt"
+    )
 
 
 def _choices(document: Mapping[str, Any], prompts: int) -> int:
     n = document.get("n")
     n = 1 if n is None else n
     if type(n) is not int or not 1 <= n * prompts <= MOST_CHOICES:
-        raise wrong(
-            f"n has to be a positive integer; the number of prompts times n is {MOST_CHOICES} at most.", "n"
-        )
+        raise wrong(f"n must be a positive integer, and the number of prompts times n at most {MOST_CHOICES}.", "n")
     best = document.get("best_of")
     if best is not None and (type(best) is not int or best != n):
-        raise wrong("best_of other than n is not supported here; leave it out.", "best_of")
+        raise wrong("best_of must be equal to n; leave best_of out.", "best_of")
     return n
 
 

@@ -194,7 +194,7 @@ def _bounded(content: bytes, part: MediaPart) -> bytes:
 
 
 def _not_allowed(part: MediaPart, what: str) -> Refused:
-    return wrong(f"{part.where}: only data URLs are allowed, and {what} that --media-from allows.", part.where)
+    return wrong(f"{part.where}: only data URLs and {what} allowed by --media-from can be used.", part.where)
 
 
 def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, int]:
@@ -217,8 +217,8 @@ def plain_picture(content: bytes, most_pixels: int, where: str) -> tuple[bytes, 
             width, height = opened.size
             if width * height > most_pixels:
                 raise wrong(
-                    f"{where}: the picture has {width} x {height} pixels, but only {most_pixels:,} pixels of the "
-                    "request's limit are left. Send a smaller picture: models scale pictures down in any case.",
+                    f"{where}: the picture has {width} x {height} pixels, but the request's limit leaves "
+                    f"only {most_pixels:,} pixels. Send a smaller picture: models scale pictures down in any case.",
                     where,
                 )
             opened.seek(0)
@@ -281,7 +281,7 @@ def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes,
             while (piece := reader.window(_PIECE)).size:
                 samples += piece.size
                 if samples > most_seconds * RATE:
-                    text = f"{where}: the sound is longer than the {most_seconds:g} seconds left of the limit."
+                    text = f"{where}: the sound is longer than {most_seconds:g} s, the rest of the request's limit."
                     raise wrong(text, where)
                 file.writeframes((np.clip(piece, -1, 1) * 32767).astype("<i2").tobytes())
                 reader.advance(piece.size)

@@ -73,12 +73,12 @@ def read_speech(texts: Mapping[str, Sequence[str]], task: Task) -> SpeechRequest
             raise wrong(f"{field} is not supported here; leave it out.", field)
     model = _one(texts, "model")
     if not model:
-        raise wrong("model has to name one of the models of /v1/models.", "model")
+        raise wrong("model must be the name of a model that /v1/models lists.", "model")
     _check_temperature(_one(texts, "temperature"))
     for one in texts.get("timestamp_granularities", ()):
         if one != "segment":
             raise wrong(
-                "timestamp_granularities can only be segment: this server does not compute times of words.",
+                'timestamp_granularities can only contain "segment": this server does not compute times of words.',
                 "timestamp_granularities",
             )
     wanted = _one(texts, "response_format") or "json"
@@ -105,7 +105,7 @@ def _check_temperature(text: str) -> None:
         if not text or float(text) == 0:
             return
     raise wrong(
-        "temperature must be 0 or be left out: the search takes the most likely token at each step.",
+        "temperature must be 0 or be left out: the server takes the most likely token at each step.",
         "temperature",
     )
 
@@ -211,7 +211,10 @@ class SpeechService:
         from qnnbridge_serve.form_reading import FormReader, boundary_of
 
         if transport.check_encoding(request.headers.get("content-encoding")) is not None:
-            raise wrong("A form with a file must be sent without Content-Encoding.", status=415)
+            raise wrong(
+                "Send a form with a file without Content-Encoding: the server does not decompress forms.",
+                status=415,
+            )
         form = FormReader(boundary_of(request.headers.get("content-type")), "file")
         with contextlib.ExitStack() as place:
             place.callback(form.close)

@@ -76,7 +76,7 @@ def read_tools(document: Mapping[str, Any]) -> ToolUse | None:
     text = json.dumps(given)
     # Remove pairs of backslashes first: `u0000` after a pair is ordinary text.
     if "\\u0000" in text.replace("\\\\", "") or not _whole(given):
-        raise wrong("A string in tools contains a null character or half a surrogate pair.", "tools")
+        raise wrong("A string in tools contains a null character or an unpaired surrogate.", "tools")
     return ToolUse(
         text,
         functions if chosen is None else tuple(one for one in functions if one.name == chosen),
@@ -137,7 +137,7 @@ def read_calls(given: Any, where: str) -> list[dict[str, Any]]:
     for index, one in enumerate(given):
         body = one.get("function") if isinstance(one, dict) else None
         if not isinstance(body, dict) or not isinstance(body.get("name"), str):
-            raise wrong(f"{where}[{index}] is not a call of a function.", where)
+            raise wrong(f"{where}[{index}] is not a function call: it needs a function with a name.", where)
         try:
             arguments = json.loads(body.get("arguments") or "{}")
         except (TypeError, ValueError, RecursionError):

@@ -97,7 +97,7 @@ def listen(address: Address) -> socket.socket:
         raise BridgeError(
             f"The server cannot listen on {shown(address.host, address.port)}.",
             cause="Another program listens on this address." if taken else error.strerror or str(error),
-            fix="Give another address with --http, or end that program."
+            fix="Give another address with --http, or stop the program that listens on this address."
             if taken
             else "Give another --http address.",
         ) from None
@@ -240,7 +240,8 @@ def _in_folder(folder: Path) -> Sequence[ModelFile]:
     if not found:
         raise OptionError(
             f"There is no model in {folder}.",
-            fix="Put NAME.onnx files, folders of `qnnbridge prepare`, or NAME/1/model.onnx as for Triton there.",
+            fix="Put NAME.onnx files, folders from `qnnbridge prepare`, or NAME/1/model.onnx (the layout "
+            "of Triton) into the folder.",
         )
     return found
 
@@ -400,7 +401,7 @@ class ServiceLimits:
             min=0,
             max=64,
             metavar="N",
-            help="Maximum number of generators of --llm. An idle generator keeps the tokens of a conversation.",
+            help="Maximum number of generators of --llm. An idle generator keeps the KV cache of a conversation.",
         ),
     ] = 4
     kept_bytes: Annotated[

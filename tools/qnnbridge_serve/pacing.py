@@ -24,8 +24,8 @@ CHUNK_BYTES: Final = 64
 STALL_TIMEOUT_S: Final = 30.0
 
 SMALL_CHUNKS: Final = (
-    f"The body comes in too many small chunks: beyond {FEW_CHUNKS} they have to carry {CHUNK_BYTES} bytes on "
-    "average. Send it with Content-Length, or in larger chunks."
+    f"The body consists of too many small chunks: after the first {FEW_CHUNKS}, they must have at least "
+    f"{CHUNK_BYTES} bytes on average. Send the body with Content-Length, or in larger chunks."
 )
 
 

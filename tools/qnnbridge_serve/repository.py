@@ -545,14 +545,14 @@ LANGUAGE: Final = FolderKind(
     ended="Requests that have ended, by how.",
     sums={
         "prompt_tokens": "Tokens of prompts.",
-        "cached_tokens": "Tokens of prompts that were not processed again.",
+        "cached_tokens": "Tokens of prompts that were already in a KV cache.",
         "generated_tokens": "Tokens generated.",
-        "host_restarts": "Answers that continued in a new host process.",
+        "host_restarts": "Answers continued in a new host process after the old process had ended.",
     },
     paces={
         _FIRST_S: (
             "seconds",
-            f"Time from a request to its first token, including the wait; of the last {RECENT}.",
+            f"Time from a request to its first token, including the wait, of the last {RECENT} answers.",
         ),
         _PER_S: ("", f"Tokens per second of an answer after its first token; of the last {RECENT} answers."),
     },
@@ -566,7 +566,7 @@ def pool_families(stats: PoolStats) -> Iterator[Metric]:
     text = "Memory of the KV caches of all generators, each with the whole context."
     yield gauge("qnnbridge_llm_generators_kv_bytes", text, [({}, stats.kept_bytes)], "bytes")
     results = [({"result": "hit"}, stats.hits), ({"result": "miss"}, stats.misses)]
-    text = "Look-ups of an idle generator that already contains the beginning of a prompt."
+    text = "Searches for an idle generator that already contains the beginning of the prompt, by result."
     yield counter("qnnbridge_llm_prefixes", text, results)
 
 

@@ -211,7 +211,7 @@ class Admission:
         if self._count >= self._most:
             raise Busy(
                 f"{self._count} requests are running or waiting, and no more are accepted.",
-                fix="Send the request again later, or give the server a longer --queue.",
+                fix="Send the request again later, or start the server with a larger --queue.",
             )
 
     def take(self, size: int) -> None:
@@ -219,8 +219,8 @@ class Admission:
             self._cut_off_idle(size)
             if self._bytes + size > self._most_bytes:
                 raise Busy(
-                    f"The requests and answers under way have {self._bytes} bytes; {size} more do not fit.",
-                    fix="Send the request again later, or give the server a larger --max-request.",
+                    f"Open requests and answers use {self._bytes} bytes; {size} more bytes exceed the limit.",
+                    fix="Send the request again later, or start the server with a larger --max-request.",
                 )
             self._bytes += size
 

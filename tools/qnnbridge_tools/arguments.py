@@ -89,7 +89,7 @@ def read_dimensions(texts: Iterable[str]) -> Dimensions:
             if equals and size_text == "SIZE":
                 raise OptionError(
                     f'--dim "{text}" has no size yet.',
-                    fix="Replace SIZE with a whole number: the size with which you use the model.",
+                    fix="Replace SIZE with a whole number: the size that your application uses.",
                 )
             raise OptionError(
                 f'--dim "{text:.200}" is not of the form NAME=SIZE with a size from 1 to {MOST_SIZE}.',

@@ -78,8 +78,8 @@ class BinaryFacts:
             )
         graphs = self.described.graphs if self.described is not None else ()
         exchanged = (
-            f"The graph {graph.name} has {graph.updateable} tensors that a QNN program can exchange "
-            "(adapters); ONNX Runtime does not change them."
+            f"The graph {graph.name} has {graph.updateable} tensors that a QNN program can update "
+            "after loading (such as LoRA adapters); ONNX Runtime does not update them."
             for graph in graphs
             if graph.updateable
         )
@@ -451,7 +451,7 @@ def print_facts(facts: BinaryFacts) -> None:
 def _host_pairs(facts: BinaryFacts) -> list[tuple[str, str]]:
     if facts.host is None and facts.no_host is not None:
         return [
-            ("verdict", "unknown, because no host was found to check it for"),
+            ("verdict", "unknown, because no host was found, and the check needs one"),
             ("because", facts.no_host.message),
         ]
     verdict = facts.examination.verdict

@@ -66,7 +66,8 @@ def report(
         Path, typer.Option("--output", "-o", metavar="FILE", help="Write the report here; - prints it.")
     ] = DEFAULT_FILE,
     model: Annotated[
-        Path | None, typer.Option(metavar="MODEL", help="Also describe this model. Its weights stay here.")
+        Path | None,
+        typer.Option(metavar="MODEL", help="Also describe this model. The report does not contain its weights."),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Start no host and hash no file.")] = False,
     timeout: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds for each part.")] = 120.0,

@@ -23,7 +23,8 @@ crashes_app = typer.Typer(help="List and show crash reports: why hosts ended.", 
 Ended = Annotated[
     bool,
     typer.Option(
-        "--ended", help="Show hosts ended on purpose (on_deadline='kill') and processes that were not hosts."
+        "--ended",
+        help="Show hosts that were ended on purpose (on_deadline='kill') and programs that are not hosts.",
     ),
 ]
 

@@ -128,7 +128,7 @@ def _opened(path: Path) -> npt.NDArray[Any] | np.lib.npyio.NpzFile:
         # For files that are neither .npy nor .npz, replace numpy's message, which suggests loading them as pickled
         # data.
         if isinstance(error, ValueError) and not _begins_as_arrays(path):
-            error = ValueError("it has neither the beginning of an .npy file nor that of an .npz file")
+            error = ValueError("the file does not begin like an .npy or .npz file")
         raise _unreadable(path, error) from None
     if not isinstance(loaded, (np.ndarray, np.lib.npyio.NpzFile)):
         raise _unreadable(path, ValueError(f"it contains {with_article(type(loaded).__name__)}"))

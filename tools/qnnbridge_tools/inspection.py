@@ -374,7 +374,7 @@ def host_pairs(facts: ModelFacts) -> list[tuple[str, str]]:
     assert facts.examination is not None
     if facts.host is None and facts.examination.broken is None:
         problem = facts.no_host
-        pairs = [("verdict", "unknown, because no host was found to check it for")]
+        pairs = [("verdict", "unknown, because no host was found, and the check needs one")]
         if problem is not None:
             pairs.append(("because", problem.message))
             if problem.fix:

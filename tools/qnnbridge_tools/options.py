@@ -263,7 +263,7 @@ class DoctorCommand:
         bool,
         typer.Option(
             "--numbers",
-            help="Also measure which operators of the known-wrong table are wrong on this NPU: a minute.",
+            help="Also measure which operators of the known-wrong table are wrong on this NPU (takes a minute).",
         ),
     ] = False
     timeout: Annotated[float, typer.Option(min=1, metavar="S", help="Seconds for a live probe.")] = 60.0
@@ -429,7 +429,8 @@ class SetupOptions:
     python: Annotated[
         str | None,
         typer.Option(
-            metavar="PYTHON", help="Interpreter: a path, a tag of the py launcher, 3.13; else the best one."
+            metavar="PYTHON",
+            help="Interpreter: a path, a tag of the py launcher, or a version (3.13). Default: the best.",
         ),
     ] = None
     version: Annotated[
@@ -509,7 +510,7 @@ class DaemonOptions:
     ] = None
     recycle_bytes: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Replace an NPU host that has grown to this size. Default: never."),
+        typer.Option(metavar="SIZE", help="Replace the NPU host when it uses this much memory. Default: never."),
     ] = None
     recycle_sessions: Annotated[
         int | None,

@@ -165,7 +165,8 @@ class _Order:
     timestamps: Annotated[
         bool,
         typer.Option(
-            "--timestamps/--no-timestamps", help="Add time stamps. Without them, each segment has 30 seconds."
+            "--timestamps/--no-timestamps",
+            help="Add time stamps. Without time stamps, each segment is 30 seconds long.",
         ),
     ] = True
     form: Annotated[SpeechFormat, typer.Option("--format", help="Output format.")] = "text"

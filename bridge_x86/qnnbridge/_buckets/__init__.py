@@ -257,8 +257,8 @@ def _chunk(chunk: Any, sizes: Mapping[str, Any]) -> dict[str, int | None]:
     if not isinstance(given, Mapping) or len(given) != 1:
         raise OptionError(
             f"chunk={chunk!r:.100} is not a dimension.",
-            fix="Give the name of a dimension: chunk='frames'; "
-            "or also the model's context in steps: chunk={'frames': 32}.",
+            fix="Give the name of a dimension: chunk='frames'. "
+            "To also set the model's context to 32 steps: chunk={'frames': 32}.",
         )
     ((name, context),) = given.items()
     _check_known("chunk", name, sizes)

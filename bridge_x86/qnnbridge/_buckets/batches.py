@@ -89,15 +89,15 @@ def refuse_too_large(plan: BucketPlan, sizes: Sizes, number: int) -> InvalidArgu
         return InvalidArgument(
             f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, and the session accepts only {largest}.",
             cause="buckets= contains a single size for the dimension, and no padding was specified.",
-            fix=f"Add this size (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}), with pad= if calls "
-            "also have sizes in between; or let such calls run on the CPU (overflow='cpu').",
+            fix=f"Add this size (buckets={{{name!r}: {sorted((largest, sizes[number]))}}}). If calls also "
+            "have sizes between the two, give pad=, too. Or run calls of other sizes on the CPU: overflow='cpu'.",
             details={"symbol": name, "size": sizes[number], "largest": largest},
         )
     return InvalidArgument(
         f"{INVALID_ARGUMENT}The dimension {name!r} is {sizes[number]}, the largest bucket for it is {largest}.",
-        fix=f"Cut the input to {largest}, give a larger bucket (buckets={{{name!r}: [..., {sizes[number]}]}}), let "
-        "such calls run on the CPU (overflow='cpu'), or split them into parts if the rows of the dimension are "
-        f"independent (split={name!r}).",
+        fix=f"Shorten the input to {largest}, give a larger bucket (buckets={{{name!r}: [..., {sizes[number]}]}}), "
+        "or run larger calls on the CPU (overflow='cpu'). If the rows of the dimension are independent, "
+        f"split={name!r} divides larger calls into parts.",
         details={"symbol": name, "size": sizes[number], "largest": largest},
     )
 
@@ -269,9 +269,10 @@ def joints(plan: BucketPlan, shapes: OutputShapes, names: Sequence[str], number:
         # If two axes of an output have this dimension, the parts of a call would contain only the diagonal blocks.
         if len(axes) != 1:
             raise InvalidArgument(
-                f"The output {name!r} cannot be joined from parts: it does not have the dimension {symbol!r} "
-                "exactly once.",
-                cause=f"A call of more than {plan.buckets[number][-1]}, the largest bucket, runs in several parts.",
+                f"The output {name!r} cannot be joined from parts: exactly one of its axes must have the "
+                f"dimension {symbol!r}.",
+                cause=f"A call whose {symbol!r} is larger than {plan.buckets[number][-1]}, the largest bucket, "
+                "runs in several parts.",
                 fix=f"Request other outputs, give a larger bucket for {symbol!r}, or state the dimensions of the "
                 f"output: cut={{{name!r}: [{symbol!r}, ...]}}.",
             )

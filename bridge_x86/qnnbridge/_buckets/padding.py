@@ -210,7 +210,7 @@ def _compare(
 
 def _where(wrong: Array, worst: float, largest: float) -> str:
     share = int(wrong.sum())
-    size = f"by up to {worst:.3g} where the largest result is {largest:.3g}"
+    size = f"by up to {worst:.3g} (largest result: {largest:.3g})"
     text = f"{share} of {wrong.size} values differ, {size}"
     places = []
     for axis in range(wrong.ndim):
@@ -239,7 +239,7 @@ def _advice(bad: Sequence[PaddingDifference], masks: Sequence[str]) -> list[str]
         return [
             f"  Cause: Values far from the padding change, although the model has {named}: the padding value of "
             "the mask does not hide the padding, or an operation over the whole length ignores the mask.",
-            f"  Fix: Pad {named} with the value that hides steps (pad=, usually 0), or give buckets of exactly "
+            f"  Fix: Pad {named} with the value that marks padding (pad=, usually 0), or give buckets of exactly "
             "the sizes that are needed.",
         ]
     return [
@@ -315,9 +315,9 @@ class PaddingCheck:
         if self.found:
             raise NumbersDiffer(
                 f"{self._label} returns different results with and without padding.",
-                cause=f"Output {self.found}.",
-                fix="Give buckets of exact sizes, or another pad= such as 'edge'; verify_padding(feeds) tests "
-                "the value. verify=False accepts the results.",
+                cause=f"Padding changes results: {self.found}.",
+                fix="Give buckets of exact sizes, or another padding value such as pad='edge', and test it with "
+                "verify_padding(feeds). To disable this check, use verify=False.",
             )
 
     def _compare(self, feeds: Feeds, compare: Callable[[Feeds], str]) -> None:
@@ -411,7 +411,7 @@ class FreeModel:
         check_exact(plan, number, ends, context, free_feeds, run, highest)
         name = plan.symbols[number]
         _log.info(
-            "an output depends on %d steps of %s before it and %d after it", context.left, name, context.right
+            "each output step depends on %d earlier and %d later steps of %s", context.left, context.right, name
         )
         return Windowing(number, context, dict(zip(self.outputs, ends, strict=True)))
 
@@ -507,7 +507,7 @@ class FreeModel:
             elif shapes.uncut and (constants := self._sizes_in_inputs(deadline)):
                 named = ", ".join(map(repr, constants))
                 refusal.cause = (
-                    f"In a trial the model did not run with zeros in {named}, whose value may be a size."
+                    f"In a trial the model failed with zeros in {named}; such an input may contain a size."
                 )
                 refusal.fix = (
                     f"If the value is always the same, make it a constant, for example fix={{'constants': "

@@ -308,7 +308,7 @@ def _check_symbols(symbols: tuple[str, ...], free: tuple[BucketAxis, ...], label
                 f"buckets: no input of {label} has a dimension {name!r}.",
                 cause=f"Dimensions without a name: {', '.join(nameless)} (input:axis)." if nameless else None,
                 fix=(
-                    f"Its free dimensions are {', '.join(map(repr, known + nameless))}.{_meant(name, known)}"
+                    f"The free dimensions are {', '.join(map(repr, known + nameless))}.{_meant(name, known)}"
                     if free
                     else "The model has no free dimension, so buckets are not needed."
                 ),
@@ -348,7 +348,7 @@ def _pad_value(value: Any, rule: FeedRule, needed: tuple[str, ...], batches: set
             fix=f"Give pad={{{rule.name!r}: 0, ...}}, or pad=0 for all inputs; verify_padding() checks "
             "the value. A dimension with a single size needs no padding, but then no other size is accepted."
             + "".join(
-                f" If {name!r} is a batch, whose rows are independent, split={name!r} needs no value."
+                f" If {name!r} is a batch of independent rows, use split={name!r}, which needs no padding value."
                 for name in needed[:1]
                 if name in batches
             ),

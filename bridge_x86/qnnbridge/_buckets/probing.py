@@ -247,7 +247,8 @@ def _probe(plan: BucketPlan, findings: _Findings, run: Run) -> None:
     except OF_THE_MODEL as error:
         for name in wanted:
             findings.uncut[name] = (
-                f"The model does not declare its size, and a trial run on the CPU failed ({error.message})"
+                "The model does not declare the size of this output, and a trial run on the CPU failed "
+                f"({error.message})"
             )
         return
     # Ignore a declared shape whose number of dimensions differs from that of the returned output.

@@ -259,8 +259,8 @@ def check_exact(
     name = plan.symbols[number]
     if not usable:
         raise OptionError(
-            f"chunk: an output depends on {context.left} steps of {name!r} before it and {context.right} after it, "
-            f"but the largest bucket has only {plan.buckets[number][-1]}.",
+            f"chunk: each output step depends on {context.left} earlier and {context.right} later steps of {name!r}"
+            f", but the largest bucket has only {plan.buckets[number][-1]} steps.",
             fix=f"Give a bucket of more than {context.total} steps, preferably {4 * context.total}.",
         )
     # Use the shortest window, which has the most overlaps and therefore shows the most errors.

@@ -40,7 +40,7 @@ def mixes(
 
 def mixed_text(symbols: frozenset[str]) -> str:
     """Return a clause for messages: rows of these dimensions depend on each other."""
-    return f"two rows of {' and '.join(map(repr, sorted(symbols)))} give different results together than alone"
+    return f"a row of {' and '.join(map(repr, sorted(symbols)))} gives different results alone and with other rows"
 
 
 def _differs(both: Any, alone: Any, row: int) -> bool:

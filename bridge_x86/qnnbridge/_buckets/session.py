@@ -355,7 +355,7 @@ class BucketedRunner:
             return joined_results
         if self._bucket_arguments.overflow == "cpu":
             larger = {plan.symbols[at]: sorted({*plan.buckets[at], true[at]}) for at in range(len(true))}
-            fix = f"Create the session with buckets={larger!r} to run such calls on QNN"
+            fix = f"Create the session with buckets={larger!r} to run calls of this size on QNN"
             return self._answer_on_cpu(call, feeds, f"{plan.text(true)} does not fit into any bucket. {fix}")
         raise refuse_too_large(plan, true, whole[0])
 

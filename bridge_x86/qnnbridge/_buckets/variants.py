@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from qnnbridge_protocol.shown import Fact
 
 WEIGHTS: Final = (
-    "Each variant has its own copy of the weights: QNN can keep those of several variants in one context binary, "
-    "but its HTP simulator cannot load such a binary, so it could not be tested in sessions."
+    "Each variant has its own copy of the weights. QNN can share the weights of several variants in one context "
+    "binary, but its HTP simulator cannot load such a binary, so sharing could not be tested in sessions."
 )
 
 

@@ -62,8 +62,8 @@ if TYPE_CHECKING:
 
 DIALOGUE_TIMEOUT_S: Final = 5.0
 _MORE_ROOM: Final = (
-    "End applications that use the daemon, or start it where the system allows more open files (ulimit -Hn): "
-    + command("host restart --daemon")
+    "Close applications that use the daemon, or restart the daemon from a shell with a higher limit of open "
+    "files (ulimit -Hn): " + command("host restart --daemon")
 )
 
 

@@ -360,7 +360,7 @@ def _did_not_start(lines: list[str]) -> HostStartFailed:
     error = HostStartFailed(
         "The qnnbridge daemon did not start.",
         cause=said[-1].strip() if said else "It ended without output.",
-        fix=f"Run it in a terminal to see its output: {command('host run')}",
+        fix=f"To see its output, run the daemon in a terminal: {command('host run')}",
         evidence=said[-10:-1],
     )
     # If the daemon printed an error, another start would fail, too. If it printed nothing, it was probably killed,

@@ -215,7 +215,7 @@ def _add_nodes(error: BridgeError, nodes: Sequence[NodeReason]) -> None:
     if others:
         error.cause = (
             f"QNN refuses {len(nodes)} of the nodes that would run on the CPU: {names}. The {others} other nodes "
-            f"run on the CPU only because they are inside, belong to or lie between the refused nodes."
+            "run on the CPU only because each is inside a refused node, belongs to one, or lies between two."
         )
     error.cause = error.cause or f"QNN does not support these nodes as they are: {names}"
     error.fix = error.fix or "Change these nodes, quantize them if their type is float, or allow fallback='cpu'."

@@ -198,9 +198,9 @@ def engine_not_taken(get_source: Callable[[], Mapping[str, Any]]) -> str:
     if taken:
         return ""
     return (
-        f"{' '.join(asked)} has no effect: the daemon has {has.get('words') or has.get('engine')}. A daemon uses "
-        "the variables with which it was started. Restart it with these (qnnbridge host restart --daemon), or give "
-        "the session a separate host: host=qnnbridge.Host()."
+        f"{' '.join(asked)} has no effect: the daemon uses {has.get('words') or has.get('engine')}, because a "
+        "daemon reads these variables only when it starts. Restart the daemon with the new variables (qnnbridge "
+        "host restart --daemon), or give the session a separate host: host=qnnbridge.Host()."
     )
 
 
@@ -646,7 +646,7 @@ def _why_not_running(surroundings: Surroundings) -> str | None:
         hidden = next((folder for folder in surroundings.not_isolated if _is_from(origin, folder)), None)
         if hidden is not None:
             return (
-                f"has {name} in {hidden}, which the host does not see: it is started isolated, without PYTHONPATH "
+                f"has {name} in {hidden}, which the host ignores: it is started isolated, without PYTHONPATH "
                 "and without packages installed by --user"
             )
     return None

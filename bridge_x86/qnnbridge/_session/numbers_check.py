@@ -509,7 +509,7 @@ def numbers_differ(recipe: SessionRecipe, report: NumbersReport) -> NumbersDiffe
     return NumbersDiffer(
         f"{label} computes different results on QNN than on the CPU.",
         cause=f"Output {worst or report.reason}." + (f" {report.cause}" if report.cause else ""),
-        fix=f"{fix} verify=False accepts the results.",
+        fix=f"{fix} To disable this check, use verify=False.",
         evidence=[str(one) for one in report.outputs[1:4]],
         details={"numbers": report.to_wire()},
     )

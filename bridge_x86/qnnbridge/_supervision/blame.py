@@ -540,7 +540,7 @@ class Quarantine:
         what = account.model or account.fingerprint[:12]
         return ModelQuarantined(
             f"{what} is in quarantine: it crashed the host {len(account.deaths)} times while {account.phase}.",
-            cause=f"It would probably crash the host again. Last exit code: "
+            cause=f"The model would probably crash the host again. Last exit code: "
             f"{account.deaths[-1].exit or 'unknown'}.",
             evidence=[f"crash report: {reports[-1]}"] if reports else (),
             fix=f"To use the model again: `qnnbridge quarantine clear {account.id}`; the quarantine ends by itself "

@@ -170,7 +170,7 @@ def forked(owner: int) -> ForkedClient:
 
 def descriptors_closed() -> HostCrashed:
     return HostCrashed(
-        "The connection to the host is lost: this program has closed its descriptors.",
+        "The connection to the host is lost: this program has closed the connection's descriptors.",
         cause="Other code closed all open files (os.closerange, or a library that turns the program into a "
         "daemon).",
         fix="Make that code close only its own files, or run it before the first session is created. The next "

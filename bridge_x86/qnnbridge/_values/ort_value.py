@@ -213,7 +213,7 @@ class OrtValue:
         if kind is None:
             raise errors.RemoteRuntimeError(
                 "This OrtValue has neither a value nor a type.",
-                cause="It is the output of a binding that has not run yet.",
+                cause="The OrtValue is an output of a binding that has not run yet.",
                 fix="Run the session first; has_value() returns whether a value exists.",
             )
         return str(kind)

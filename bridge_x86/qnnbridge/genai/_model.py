@@ -165,7 +165,7 @@ class Model(Shown):
             yield "not loaded", ""
             return
         if not self._remote.is_loaded:
-            yield "not loaded, the next call loads it again", ""
+            yield "not loaded; the next call loads the model again", ""
         yield from self._info._shown_facts()
 
     @property
@@ -218,7 +218,7 @@ class Model(Shown):
     def create_streaming_processor(self) -> Any:
         raise GenerationUnsupported(
             "Streaming speech recognition is not available through the bridge.",
-            cause="onnxruntime-genai has streaming for models that transcribe while someone speaks (Nemotron).",
+            cause="onnxruntime-genai can stream only with models for live transcription (Nemotron).",
             fix="Use qnnbridge.speech, or a model that transcribes whole recordings.",
         )
 

@@ -70,9 +70,9 @@ def _part(info: GenerationModelInfo, part: Any, found: Mapping[str, list[bytes]]
         return {"type": "text", "text": part["text"]}
     if kind not in found:
         raise OptionError(
-            f"The part {part!r:.80} of a message is not valid.",
-            fix='Pass {"type": "text", "text": ...}, {"type": "image"} or {"type": "audio"}, the last two with '
-            '"path", or with bytes as "image" or "audio".',
+            f"The part {part!r:.80} of a message is not a valid text, image or audio part.",
+            fix='Pass {"type": "text", "text": ...}, {"type": "image", "path": ...} or {"type": "audio", '
+            '"path": ...}. Instead of "path", a part can have the bytes of the file as "image" or "audio".',
         )
     if kind not in info.modalities:
         raise PromptRefused(

@@ -209,7 +209,7 @@ class RemoteGeneration:
         """Use these inputs of the model, and append the prompt if they contain one."""
         if self.tokens:
             raise GenerationUnsupported(
-                "Pictures and sound belong to the first prompt of a generator.",
+                "Only the first prompt of a generator can contain pictures and sound.",
                 cause=f"The generator has {counted(len(self.tokens), 'token')} already, so onnxruntime-genai would "
                 "ignore new inputs.",
                 fix="Create a new Generator, and pass all messages with their pictures and sound.",

@@ -318,7 +318,7 @@ def generate(
     if several:
         raise OptionError(
             f"{several}={params.get_search_options()[several]:g} requests several sequences; generate returns one.",
-            cause="generate returns the text while it is generated, before the best sequence is known.",
+            cause="generate returns text as it is generated; the best of several sequences is known at the end.",
             fix=f"Pass {several}=1, or set it to 1 in genai_config.json. For several sequences, use a Generator.",
         )
     if guidance is not None:

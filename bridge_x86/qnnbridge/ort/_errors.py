@@ -47,8 +47,8 @@ def _add_notes(error: OrtError | RemoteError) -> None:
 _WHY: Mapping[str, str] = {
     **dict.fromkeys(
         ("quantization", "tools", "transformers"),
-        "This package is in the host's installation: import it as onnxruntime.{name}, after qnnbridge.dropin "
-        "(`qnnbridge exec` does that).",
+        "The package is in the host's installation: import qnnbridge.dropin (`qnnbridge exec` does that), and "
+        "then import the package as onnxruntime.{name}.",
     ),
     "training": "onnxruntime-qnn does not contain training.",
 }

@@ -223,7 +223,7 @@ def _providers(chosen: Any) -> list[Named]:
             f"{_FAILED}failed: Unable to cast Python instance of type {type(chosen)} to C++ type '?' (#define "
             "PYBIND11_DETAILED_ERROR_MESSAGES or compile in debug mode for details)",
             cause="The function did not return a list of OrtEpDevice objects.",
-            fix="Return a list of some of the devices that the function gets.",
+            fix="Return a list that contains only devices that were passed to the function.",
         )
     if not chosen:
         raise Fail(f"{_FAILED}did not select anything.")

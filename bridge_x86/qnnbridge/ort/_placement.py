@@ -96,7 +96,7 @@ def given_sizes() -> dict[str, int | list[int]]:
     except (ValueError, OptionError) as error:
         raise OptionError(
             f"{SIZES_VARIABLE}={text!r:.200} does not contain valid sizes: {error}",
-            fix='Give a JSON object: {"batch": 1, "seq": [16, 32]}. `qnnbridge exec --dim` and --bucket set it.',
+            fix='Give a JSON object: {"batch": 1, "seq": [16, 32]}. `qnnbridge exec --dim` and `--bucket` set it.',
         ) from None
     return dict(sizes)
 

@@ -58,7 +58,8 @@ def arguments_for(
     left = dict.fromkeys(axis.option for axis in free if not {axis.symbol, axis.place} & {*fitting})
     if left:
         text = f"{recipe.label}: sizes are given for {', '.join(sizes)}, but not for {', '.join(left)}."
-        show_notices([Notice("once", f"{text} QNN needs all sizes: use qnnbridge exec --dim or --bucket.")])
+        fix = "QNN needs a size for each free dimension: use qnnbridge exec --dim or --bucket."
+        show_notices([Notice("once", f"{text} {fix}")])
         return None
     lists = {name: size for name, size in fitting.items() if not isinstance(size, int)}
     # `split` lists the dimensions along which a call may be split: only dimensions with a list of sizes.
@@ -166,7 +167,8 @@ def make_for_sizes(
         recipe = dataclasses.replace(recipe, spec=spec)
         fixed = from_recipe(recipe, remote.host, creation, timeout, warn=session._warn)
     except BridgeError as error:
-        _log.warning("%s keeps its free dimensions, because with %s it fails: %s", label, shown, error.message)
+        text = "%s keeps its free dimensions, because no session can be created for the sizes %s: %s"
+        _log.warning(text, label, shown, error.message)
         return None
     before, after = session.placement, fixed.placement
     # Keep the session with fixed sizes only if QNN runs any nodes, and QNN runs more nodes or the CPU runs fewer
@@ -175,7 +177,8 @@ def make_for_sizes(
         fixed.close()
         # Use the warning level, because the earlier announcement that the first call fixes the sizes is also a
         # warning.
-        _log.warning("%s keeps its free dimensions, because with %s, too, %s.", label, shown, _share(fixed))
+        text = "%s keeps its free dimensions, because fixing them to %s does not help: %s."
+        _log.warning(text, label, shown, _share(fixed))
         return None
     show_notices([Notice("once", f"{label}: fixed to the sizes of its first call ({shown}), {_share(fixed)}.")])
     return fixed

@@ -85,7 +85,7 @@ class _ArraySource:
     def __init__(self, samples: Array, rate: int) -> None:
         if samples.ndim > 1 or samples.dtype.kind != "f":
             raise OptionError(
-                f"The audio is an array {samples.dtype} of shape {samples.shape}.",
+                f"The audio is an array of type {samples.dtype} and shape {samples.shape}.",
                 cause="Audio must be an array of floats between -1 and 1 with one channel.",
                 fix="Use samples.astype(numpy.float32) / 32768 for int16, samples.mean(axis=1) for two channels.",
             )
@@ -387,7 +387,7 @@ def _resampler(rate: int, name: str) -> Any:
         import soxr
     except ImportError:
         raise BridgeError(
-            f"{name} has {rate} samples per second and Whisper needs {RATE}: the package soxr is missing.",
+            f"{name} has {rate} samples per second, Whisper needs {RATE}, and soxr, which resamples, is missing.",
             fix=f"{extra_fix('speech')}   Or resample the audio.",
         ) from None
     return soxr.ResampleStream(rate, RATE, 1, dtype="float32")

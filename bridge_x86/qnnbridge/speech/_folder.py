@@ -175,7 +175,7 @@ def _of_genai(folder: Path, document: Mapping[str, Any]) -> WhisperFiles:
         )
         if not inside or not path.is_file():
             raise GenerationFolderInvalid(
-                f"genai_config.json refers to {part.get('filename')!r} as {role}, which is not in {folder}."
+                f"genai_config.json specifies the {role} {part.get('filename')!r}, but {folder} has no such file."
             )
         files.append(path)
     return WhisperFiles(files[0], files[1], None, names)
@@ -397,7 +397,7 @@ def open_sessions(files: WhisperFiles, settings: WhisperSettings, choices: Sessi
         else:
             raise GenerationUnsupported(
                 f"{files.decoder.name} has no cache, and there is no decoder_with_past_model.onnx next to it.",
-                cause="Without a cache, each token would compute all previous tokens again.",
+                cause="Without a cache, the decoder would compute all previous tokens again for each token.",
                 fix="Export the model with its cache: --task automatic-speech-recognition-with-past",
             )
         _check_growing(names, [decoder_ins, later_ins], [decoder_outs, later_outs])
@@ -460,10 +460,10 @@ def _window_of(nodes: Sequence[Node], settings: WhisperSettings, path: Path) -> 
         elif declared is None or declared != size:
             raise GenerationUnsupported(
                 f"The input of {path.name} has the shape {shape}.",
-                cause=f"The model declares {declared} where Whisper needs {size}."
+                cause=f"The model declares the size {declared} for a dimension that must be {size}."
                 if declared
                 else "A dimension has no name.",
-                fix="Export the model for one window at a time."
+                fix="Export the model with the batch size 1: one window at a time."
                 if declared
                 else "Replace the model by a copy with fixed sizes: "
                 + fix_command(path, f"--shape {shell_word(f'{nodes[0].name}=1,{bins},{frames}')}"),

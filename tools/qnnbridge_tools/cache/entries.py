@@ -335,7 +335,7 @@ def print_list(facts: CacheFacts) -> None:
         print("\nNot mapped: models that are not memory-mapped (to try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in unmapped])
     if whole:
-        print("\nNo rewrite `gates`: it did not help these models (to try again: `qnnbridge cache clear MODEL`)")
+        print("\nNot rewritten: models that `gates` did not improve (to try again: `qnnbridge cache clear MODEL`)")
         output.print_table(["key", "model", "since", "reason"], [_note_row(note) for note in whole])
     if facts.keys:
         print()

@@ -40,7 +40,7 @@ def default_output(request: CompileRequest) -> str:
     if len(request.models) == 1 and len(request.soc_models) < 2:
         model = request.models[0]
         return str(model.with_name(f"{model.stem}_ctx.onnx"))
-    raise OptionError("With --shape or --constant, several results need --output.", fix="Give --output a folder.")
+    raise OptionError("Several results with --shape or --constant need --output.", fix="Give --output a folder.")
 
 
 def perform(request: CompileRequest) -> bool:
@@ -98,7 +98,10 @@ def _bundle(request: CompileRequest, options: dict[str, Any]) -> None:
             "A bundle contains each model in one size, but --bucket defines several sizes.", fix="Omit --bucket."
         )
     if request.scheduler is not None:
-        raise OptionError("A bundle with shared weights is a single job.", fix="Omit --scheduler.")
+        raise OptionError(
+            "A bundle with shared weights is compiled as a single job, which a cluster cannot divide.",
+            fix="Omit --scheduler.",
+        )
     if len(request.soc_models) > 1:
         raise OptionError(
             "A bundle with shared weights is for one chip.",
@@ -258,7 +261,7 @@ def validation_text(validation: Validation) -> str:
     count = len(validation.differences)
     worst = validation.worst
     if worst is None:
-        return "compared with the CPU: no output is numeric"
+        return "not compared with the CPU: no output is numeric"
     values = "the output's range" if count == 1 else f'the range of output "{output.visible(worst.output)}"'
     unshown = sum(one.is_not_shown for one in validation.differences)
     shown = f" ({unshown} of them cannot be judged with these inputs)" if unshown else ""

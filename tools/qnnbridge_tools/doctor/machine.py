@@ -371,7 +371,7 @@ class RealMachine:
             return answer_of(last_line(done))
         except (ValueError, LookupError):
             return StartFailure(
-                0, said or "its output is not that of the doctor's script, so it is probably not a Python"
+                0, said or "the program did not run the doctor's script, so it is probably not a Python interpreter"
             )
 
     def catalogue(self, python: str) -> Catalogue | None:

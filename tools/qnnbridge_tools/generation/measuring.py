@@ -232,7 +232,10 @@ def notes(measured: MeasuredPaces) -> list[str]:
     if measured.without is not None:
         said.append(f"the model could not be measured without the bridge: {measured.without}.")
     elif not measured.ways[DIRECT].same:
-        said.append("onnxruntime_genai in one process returned other tokens; docs/genai.md explains its errors.")
+        said.append(
+            "onnxruntime_genai in one process did not return the bridge's tokens; docs/genai.md lists the "
+            "faults of onnxruntime_genai."
+        )
     return said
 
 

@@ -215,7 +215,9 @@ def _replace(words: list[str], drain_s: float) -> list[dict[str, Any]]:
     if outcome != "ready":
         raise HostError(
             "The new daemon could not replace the old one.",
-            cause="Each time, an application started another daemon first." if outcome else "It does not respond.",
+            cause="At each attempt, another daemon started first."
+            if outcome
+            else "The new daemon does not respond.",
             fix="Try again, or end the applications that start a daemon; qnnbridge host status lists them.",
         )
     return ended

@@ -48,7 +48,7 @@ def check_names(names: Iterable[str], label: str) -> None:
         problem, other = name_problem(name), seen.get(name.casefold())
         seen[name.casefold()] = name
         if problem is None and other is not None:
-            problem = f"on Windows it is the same as {other!r}"
+            problem = f"on Windows this name denotes the same file as {other!r}"
         if problem is not None:
             raise OptionError(
                 f"{label} has a file named {name!r}, which cannot be written: {problem}.",

@@ -247,7 +247,8 @@ def _variants(hub: Hub, repository: HubRepository, names: Sequence[str], judge: 
         options = " ".join(f"--file {shell_word(name)}" for name in _suggested(bases))
         raise OptionError(
             f"{repository.label} has several models: {listed(shown, _SHOWN)}.",
-            fix="Choose one, or all files of one, with --file: " + model_command("pull", repository.label, options),
+            fix="Choose one model, or all files of one model, with --file: "
+            + model_command("pull", repository.label, options),
         )
     if len(names) > _MOST_MODELS:
         raise OptionError(

@@ -138,7 +138,8 @@ def _row(one: PulledFolder) -> dict[str, Any]:
 @command
 def show_model(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A repository, OWNER/NAME@REVISION, or an id of the list.")
+        str,
+        typer.Argument(metavar="NAME", help="A repository, OWNER/NAME@REVISION, or an id from `qnnbridge models`."),
     ],
     as_json: AsJson = False,
 ) -> None:

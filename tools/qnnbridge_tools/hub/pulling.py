@@ -399,7 +399,7 @@ def _prepared(folder: Path, request: PullRequest) -> str:
         if facts.host is not None:
             raise _Unfit(chosen.message)
         return "a folder of `qnnbridge prepare`"
-    return f"a folder of `qnnbridge prepare`; a session runs {chosen.reason}"
+    return f"a folder of `qnnbridge prepare`; its model for this host: {chosen.reason}"
 
 
 def _result(folder: Path, record: PullRecord, *, is_new: bool, notes: tuple[str, ...] = ()) -> PullResult:

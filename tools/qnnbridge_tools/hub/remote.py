@@ -404,7 +404,7 @@ def local_errors(folder: Path) -> Iterator[None]:
         if error.errno == errno.EFBIG:
             raise PullFailed(
                 f"The file system of {folder}, or a limit of this user, does not allow a file of this size.",
-                fix=f"Choose a folder on another disk (FAT32 ends at 4 GiB): {_elsewhere(folder)}.",
+                fix=f"Choose a folder on another disk (FAT32 limits files to 4 GiB): {_elsewhere(folder)}.",
                 details={"reason": "disk"},
             ) from None
         raise PullFailed(

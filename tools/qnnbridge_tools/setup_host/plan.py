@@ -142,8 +142,8 @@ def _check_known(version: str) -> None:
     if not known:
         known_text = ", ".join(dict.fromkeys(release.version for release in load_releases()))
         later = (
-            "If your version is newer, update qnnbridge; or set up a listed version, install yours into its "
-            "environment with pip, and run qnnbridge doctor."
+            "If your version is newer, update qnnbridge. Or set up a host with a listed version, install your "
+            "version into the host's environment with pip, and run qnnbridge doctor."
         )
         words = STANDING_WORDS[standing_of(version)]
         raise OptionError(

@@ -255,7 +255,7 @@ KNOWN_FAULTS: Final = (
         Reason(
             "error-1002",
             "warning",
-            "users report error 1002 when a model is finalized, where 1.23.2 works on the same computer",
+            "users report error 1002 when a model is finalized; on the same computer, 1.23.2 works",
             "Use 1.23.2 or later.",
         ),
         _uses_an_npu,

@@ -111,7 +111,7 @@ class InstalledPackage:
         words = STANDING_WORDS[self.standing]
         text = f"Installed here: {self.name} {self.version}, {words}"
         if self.standing in AFTER_THE_TABLE:
-            text += f", which ends with {self.newest}. qnnbridge doctor tests this version"
+            text += f", which ends with {self.newest}. Run qnnbridge doctor to test the installed version"
         return f"{text}."
 
 

@@ -475,7 +475,7 @@ def find_daemon(facts: Facts) -> Iterator[Finding]:
         yield finding(
             "daemon.ends-with-window",
             "no daemon can be started from this window, and none runs",
-            "this process is in a Windows job that ends all of its processes, and none can leave it",
+            "this process is in a Windows job that ends all of its processes, and no process can leave the job",
             fix=Remedy("Have Windows start the daemon.", ("qnnbridge host service --task-scheduler",)),
         )
 

@@ -362,7 +362,7 @@ def _hidden_packages(machine: Machine) -> str:
         folders = [f for f in answer.path if machine.kind(paths.join(f, name, "__init__.py")) == "file"]
         # An interpreter without a home folder has no `user_site`: compare with " ", which equals no folder.
         if folders and paths.normcase(folders[0]) == paths.normcase(answer.user_site or " "):
-            return f"it has {name} in {folders[0]}, which the host does not see"
+            return f"the interpreter has {name} in {folders[0]}, a folder that the host ignores"
     return ""
 
 
@@ -403,7 +403,7 @@ def _refused(facts: Facts) -> Finding:
         "host.config-broken": f"the configuration file {host.source} cannot be used",
         "host.file-missing": f"the host's interpreter {path} is not there",
         "host.store-alias": f"{path} is an alias of the Microsoft Store and not an interpreter",
-        "host.base-missing": f"the virtual environment of {path} has lost its Python",
+        "host.base-missing": f"the base interpreter of the virtual environment of {path} no longer exists",
         "host.wrong-machine": f"the host's interpreter is not an {facts.computer.machine} program",
         "host.only-emulated": "onnxruntime-qnn is installed only in emulated Pythons",
         "host.python-too-old": "the host's interpreter is older than Python 3.11"
@@ -536,11 +536,7 @@ def _dead(facts: Facts, death: StartFailure) -> Finding:
         f"exit code {status.describe()}",
         *said,
         fix=Remedy((best.fix if best else "") or _REPAIR),
-        notes=(
-            best.cause
-            if best
-            else "The interpreter ends before it loads anything of qnnbridge, onnxruntime or QNN.",
-        ),
+        notes=(best.cause if best else "The interpreter ends before it loads qnnbridge, onnxruntime or QNN.",),
     )
 
 

@@ -357,8 +357,8 @@ def _emulated(facts: Facts, *, has_host: bool) -> Iterator[Finding]:
         f"this Python's own {GENAI} {installed.version} runs emulated",
         f"{GENAI} {installed.version} for x64 ({installed.folder})",
         fix=Remedy(
-            "Use qnnbridge.genai, which has the same interface and generates in the ARM64 host; "
-            "`qnnbridge exec` runs a program that imports onnxruntime_genai with it."
+            "Use qnnbridge.genai, which has the same interface and generates in the ARM64 host. "
+            "With `qnnbridge exec`, a program that imports onnxruntime_genai uses qnnbridge.genai."
             + (" The host lacks the package:" if commands else ""),
             commands,
         ),

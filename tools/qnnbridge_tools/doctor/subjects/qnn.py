@@ -270,7 +270,7 @@ def _backend_path(facts: Facts) -> Iterator[Finding]:
     if not backend.exists:
         yield finding(
             "sdk.backend-path-missing",
-            "backend_path is a file that does not exist",
+            "backend_path refers to a file that does not exist",
             backend.path,
             fix="Remove the provider option backend_path: the host then uses the library in its package. "
             "(QnnCpu is no longer part of onnxruntime-qnn.)",
