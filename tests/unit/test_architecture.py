@@ -31,7 +31,7 @@ SOURCES = {
 MOST_LINES = 640
 MOST_LINES_WITH_COMMENTS = 750
 
-# Parts of the host that run without a host process. The workshop is a second package of the tools.
+# Parts of the host that run without a host process. The commands for model files are a second package of the tools.
 PARTS_FOR_TOOLS = (
     "qnnbridge_host.model",
     "qnnbridge_host.cache",

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from qnnbridge._session_options import SessionOptions as SessionOptions
     from qnnbridge._values.ort_value import OrtValue as OrtValue
     from qnnbridge._values.ort_value import SparseTensor as SparseTensor
-    from qnnbridge.ort._build_tools import ModelCompiler as ModelCompiler
     from qnnbridge.ort._environment import OrtArenaCfg as OrtArenaCfg
     from qnnbridge.ort._environment import OrtEpDevice as OrtEpDevice
     from qnnbridge.ort._environment import OrtHardwareDevice as OrtHardwareDevice
@@ -80,6 +79,7 @@ if TYPE_CHECKING:
     from qnnbridge.ort._file_formats import ModelPackageComponentContext as ModelPackageComponentContext
     from qnnbridge.ort._file_formats import ModelPackageContext as ModelPackageContext
     from qnnbridge.ort._file_formats import ModelPackageOptions as ModelPackageOptions
+    from qnnbridge.ort._model_compiler import ModelCompiler as ModelCompiler
     from qnnbridge.ort._native import NativeIOBinding
     from qnnbridge.ort._placement import OrtEpAssignedNode as OrtEpAssignedNode
     from qnnbridge.ort._placement import OrtEpAssignedSubgraph as OrtEpAssignedSubgraph
@@ -115,7 +115,7 @@ _HOMES: dict[str, str] = {
         "qnnbridge.ort._session": "InferenceSession",
         "qnnbridge._io_binding": "IOBinding",
         "qnnbridge.ort._native": "SessionIOBinding",
-        "qnnbridge.ort._build_tools": "ModelCompiler",
+        "qnnbridge.ort._model_compiler": "ModelCompiler",
         "qnnbridge._values.ort_value": "OrtValue SparseTensor",
         "qnnbridge._options.providers": "OrtDevice",
         "qnnbridge._session.runs": "LoraAdapter ModelMetadata NodeArg RunOptions",

@@ -24,12 +24,13 @@ INNER: dict[str, tuple[str, str]] = {
         "_options.providers": "OrtDevice=DeviceNumbers",
         "_values.ort_value": "SparseBlockSparseView SparseCooView SparseCsrView",
         "ort._build_tools": (
-            "ModelCompiler=NativeCompiler SessionObjectInitializer get_all_operator_schema get_all_opkernel_def "
-            "get_default_session_options get_registered_ep_kernel_defs get_session_initializer "
-            "is_dlpack_uint8_tensor pack_fp4_weights_for_cuda_moe_gemm quantize_matmul_2bits quantize_matmul_4bits "
+            "SessionObjectInitializer get_all_operator_schema get_all_opkernel_def get_default_session_options "
+            "get_registered_ep_kernel_defs get_session_initializer is_dlpack_uint8_tensor "
+            "pack_fp4_weights_for_cuda_moe_gemm quantize_matmul_2bits quantize_matmul_4bits "
             "quantize_matmul_8bits quantize_matmul_bnb4 quantize_qdq_matmul_2bits quantize_qdq_matmul_4bits"
         ),
         "ort._file_formats": "AdapterFormat=NativeAdapterFormat",
+        "ort._model_compiler": "ModelCompiler=NativeCompiler",
         "ort._model_metadata": (
             "get_compatibility_info_from_model get_compatibility_info_from_model_bytes get_hardware_devices "
             "get_hardware_device_ep_incompatibility_details get_model_compatibility_for_ep_devices"
