@@ -75,8 +75,8 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty blob": (lambda f: os.truncate(f / BLOB, 0), "0 bytes instead of 4000"),
     "a longer blob": (lambda f: os.truncate(f / BLOB, 4001), "4001 bytes instead of 4000"),
     "no blob": (lambda f: (f / BLOB).unlink(), "is missing"),
-    "a renamed blob": (lambda f: (f / BLOB).rename(f / "x_qnn.bin"), "does not belong"),
-    "a file too many": (lambda f: (f / "x.dll").write_bytes(b""), "does not belong"),
+    "a renamed blob": (lambda f: (f / BLOB).rename(f / "x_qnn.bin"), "does not list: x_qnn"),
+    "a file too many": (lambda f: (f / "x.dll").write_bytes(b""), "does not list: x.dll"),
     "a folder in the place of the blob": (
         lambda f: ((f / BLOB).unlink(), (f / BLOB).mkdir()),
         "bytes instead of|other",

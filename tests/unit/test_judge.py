@@ -246,7 +246,7 @@ def test_the_reason_refers_to_the_columns_whose_figure_is_shown() -> None:
     found[:, 4:] *= 0.3
     judged = judge(expected, found, "quantized")
     assert (judged.state, judged.part) == ("differs", "columns 4 to 21 of axis 1")
-    assert judged.reason.startswith(f"in {judged.part},")
+    assert judged.reason.startswith(f"in {judged.part} (")
 
 
 def test_columns_that_are_not_a_table_are_judged_as_a_whole() -> None:

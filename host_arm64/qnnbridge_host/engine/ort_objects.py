@@ -125,9 +125,7 @@ def _create_stream(call: ObjectCall) -> Any:
     # not in ONNX Runtime.
     for device in sorted(alike, key=lambda device: _device_facts(device) != wanted):
         return device.create_sync_stream()
-    raise InvalidArgument(
-        f"The host has no {named['type']} device of {named['ep_name']}, which the application chose."
-    )
+    raise InvalidArgument(f"The host has no {named['type']} device of {named['ep_name']}, the chosen device.")
 
 
 def _device_facts(device: Any) -> Mapping[str, Any]:
