@@ -237,7 +237,7 @@ class SessionSpec(Record):
         # never change. Therefore a field that was added after 0.1.0 is left out while it has its default.
         default = SessionSpec(None).to_wire()
         plain = {k: v for k, v in self.to_wire().items() if k in _FIELDS_OF_0_1_0 or v != default[k]}
-        # `model_files` was a field of 0.1.0. It was empty in all hashes.
+        # `model_files` was a field of 0.1.0 that was always empty when hashed.
         plain |= {"model_path": None, "model_files": []}
         return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()[:16]
 

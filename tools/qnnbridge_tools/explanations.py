@@ -341,10 +341,10 @@ def _elsewhere(number: int) -> tuple[tuple[str, str], ...]:
 
 # --- pasted texts: a code, a message, a piece of a log, in whatever form a user copied it ---
 
-# Messages that users see around a host: of Python, pip, Windows and shells. The first rule that matches a line
-# explains it. These rules come before the rules for the host's log, whose fixes apply only to the host's
-# interpreter. A rule for deaths also needs the exit code and the phase, which a pasted text lacks: search only for
-# its log line.
+# Messages of Python, pip, Windows and shells that users see when they set up or start a host. The first rule that
+# matches a line explains it. These rules come before the rules for the host's log, whose fixes apply only to the
+# host's interpreter. A rule for crashes also requires the exit code and the phase, which a pasted text lacks, so
+# only the rule's log line is matched.
 MESSAGE_RULES: Final = log_rules.log_rules(_TABLES["messages"])
 # Rules for lines that no other rule matches.
 LAST_RULES: Final = log_rules.log_rules(_TABLES["last"])

@@ -212,7 +212,7 @@ def _short_name(name: str) -> tuple[str, ...]:
 
 
 def _of_folder(path: str) -> re.Pattern[str]:
-    """Return the pattern of a folder, with any separators."""
+    """Return a pattern that matches the folder's path with either path separator."""
     parts = [part for part in re.split(r"[\\/]+", path) if part]
     one = [f"(?:{'|'.join((*_spellings(part), *_short_name(part)))})" for part in parts]
     start = _SEPARATOR if path[:1] in "\\/" else ""

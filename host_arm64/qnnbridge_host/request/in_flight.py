@@ -376,8 +376,8 @@ class InFlight:
         """Record that `request` is about to enter native code."""
         with self._lock:
             request.phase = phase
-            # A run that is alone is not declared, which saves a frame for each call (ADR 0003): if the host
-            # crashes, the only open request is the suspect.
+            # Do not declare a run that is the only open request, which saves a frame for each call (ADR 0003): if
+            # the host crashes, that request is the only suspect.
             request.declared = declare = phase != "running" or len(self._requests) > 1
             withdrawn = request.withdrawn
         if declare:

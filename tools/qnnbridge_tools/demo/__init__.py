@@ -96,7 +96,7 @@ class Computed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The whole demo.
+    """Result of the whole demo.
 
     Args:
         asked: the lines of text.
