@@ -35,49 +35,51 @@ REFUSED = {
 
 # Names that work, but not in every respect as in one process.
 DIFFERS = {
-    "set_global_thread_pool_sizes": "of the default host; refused with the daemon, and after the first session",
-    "SessionOptions.set_provider_selection_policy_delegate": "called once for a session; its own exception is the "
-    "cause of the error",
-    "InferenceSession": "asks for QNN get QNN, with the CPU behind it; takes timeout=, retry=, host= and more",
-    "InferenceSession.run": "takes timeout=, retry= and on_deadline= too",
-    "InferenceSession.run_async": "takes timeout= too; runs in threads of this process",
-    "InferenceSession.enable_fallback": "decides about the creation only; a run is never repeated on the CPU",
-    "InferenceSession.get_input_epdevices": "None for each input: they are in this process's memory",
-    "InferenceSession.get_tuning_results": "empty: neither QNN nor the CPU is tunable",
-    "InferenceSession.set_tuning_results": "takes an empty list: neither QNN nor the CPU is tunable",
+    "set_global_thread_pool_sizes": "applies to the default host; refused with the daemon, and after the first "
+    "session",
+    "SessionOptions.set_provider_selection_policy_delegate": "called once for each session; an exception of the "
+    "delegate is the cause of the error",
+    "InferenceSession": "a request for QNN gets QNN, with the CPU as fallback; also accepts timeout=, retry=, "
+    "host= and more",
+    "InferenceSession.run": "also accepts timeout=, retry= and on_deadline=",
+    "InferenceSession.run_async": "also accepts timeout=; runs in threads of this process",
+    "InferenceSession.enable_fallback": "affects only the creation; a run is never repeated on the CPU",
+    "InferenceSession.get_input_epdevices": "returns None for each input: inputs are in this process's memory",
+    "InferenceSession.get_tuning_results": "returns an empty list: neither QNN nor the CPU is tunable",
+    "InferenceSession.set_tuning_results": "accepts only an empty list: neither QNN nor the CPU is tunable",
     "InferenceSession.release_captured_graph": "does nothing: no provider of this host captures graphs",
-    "InferenceSession.create_ortvalue_from_shape_and_type": "in this process's memory",
-    "SessionOptions.add_initializer": "QNN and ONNX Runtime's fusions compute with the value, too; refused for a compiled "
+    "InferenceSession.create_ortvalue_from_shape_and_type": "the values are in this process's memory",
+    "SessionOptions.add_initializer": "QNN and ONNX Runtime's fusions also use the value; refused for a compiled "
     "model that QNN runs",
-    "OrtValue.numpy": "also for bfloat16 and other types for which ONNX Runtime raises",
+    "OrtValue.numpy": "also works for bfloat16 and other types for which ONNX Runtime raises an exception",
     "OrtEpDevice.memory_info": "None: tensors are in this process's memory",
-    "OrtArenaCfg": "holds the settings; nothing uses them",
-    "OrtMemoryInfo": "describes; no memory can be allocated with it",
-    "ModelCompiler": "compiles for QNN in a process of its own; with other providers, functions of the application, or "
-    "initializers in a file, by ONNX Runtime's own compiler there",
-    "OpSchema": "its enumerations go by name",
-    "OrtValueVector": "in this process's memory",
-    "ModelCompiler.set_ep_context_data_write_func": "also for QNN, which takes no function itself",
+    "OrtArenaCfg": "stores the settings, but nothing uses them",
+    "OrtMemoryInfo": "only a description: cannot be used to allocate memory",
+    "ModelCompiler": "compiles for QNN in a separate process; with other providers, functions of the application, "
+    "or initializers in a file, ONNX Runtime's own compiler runs in the host",
+    "OpSchema": "its enumerations are represented by their names",
+    "OrtValueVector": "the values are in this process's memory",
+    "ModelCompiler.set_ep_context_data_write_func": "also works for QNN, which itself does not support a function",
     "ModelCompiler.compile_to_bytes": "needs embed_compiled_data_into_model=True or set_ep_context_binary_information",
-    "ModelCompiler.compile_to_stream": "as compile_to_bytes; one piece",
-    "ModelCompiler.set_ep_context_binary_information": "a folder that is not there is made",
-    "SparseTensor.as_blocksparse_view": "gives the indices; ONNX Runtime 1.32 raises",
-    "enable_telemetry_events": "does nothing but warn: the host sends none",
-    "disable_telemetry_events": "does nothing: the host sends none",
-    "get_all_providers": "also those that only older releases knew",
-    "get_available_providers": "QNN first, where the host has a device for it",
-    "get_ep_devices": "the host's; QNN's after its library has been registered",
-    "get_hardware_devices": "the host's; the vendor of its processor is unknown",
+    "ModelCompiler.compile_to_stream": "requires the same settings as compile_to_bytes; writes one piece",
+    "ModelCompiler.set_ep_context_binary_information": "a missing folder is created",
+    "SparseTensor.as_blocksparse_view": "returns the indices; ONNX Runtime 1.32 raises an exception",
+    "enable_telemetry_events": "only warns: the host sends no telemetry events",
+    "disable_telemetry_events": "does nothing: the host sends no telemetry events",
+    "get_all_providers": "includes providers that only older releases have",
+    "get_available_providers": "QNN is first if the host has a device for it",
+    "get_ep_devices": "returns the host's devices; QNN's devices only after QNN's library is registered",
+    "get_hardware_devices": "returns the host's devices; the vendor of its processor is unknown",
     "preload_dlls": "does nothing: native libraries are loaded in the host",
-    "print_debug_info": "of the host",
-    "register_execution_provider_library": "QNN's only; makes its devices visible",
-    "set_default_logger_callback": "lines of this process's calls; those of other threads of the host, and all of "
-    "them, go to the logger qnnbridge.host",
-    "set_default_logger_severity": "for sessions made afterwards; log lines appear in the host",
-    "set_default_logger_verbosity": "for sessions made afterwards; log lines appear in the host",
-    "set_seed": "for sessions made afterwards",
-    "copy_tensors": "between values in this process",
-    "OrtDevice": "names devices; values live on the CPU",
+    "print_debug_info": "prints information about the host",
+    "register_execution_provider_library": "accepts only QNN's library; makes QNN's devices visible",
+    "set_default_logger_callback": "receives the log lines of this process's calls; only the logger qnnbridge.host "
+    "also receives those of the host's other threads",
+    "set_default_logger_severity": "applies to sessions that are created later; log lines appear in the host",
+    "set_default_logger_verbosity": "applies to sessions that are created later; log lines appear in the host",
+    "set_seed": "applies to sessions that are created later",
+    "copy_tensors": "copies between values in this process",
+    "OrtDevice": "only describes devices; values are in the CPU's memory",
 }
 
 State = tuple[str, str]
@@ -186,12 +188,12 @@ def page() -> str:
 def _head(versions: Mapping[str, set[tuple[str, str]]]) -> Iterator[str]:
     yield "# The interface of `onnxruntime` in `qnnbridge.ort`"
     yield ""
-    yield f"Every name of onnxruntime {SHOWN[-1]} and of {len(versions) - 1} releases before it, back to {SHOWN[0]}: modules,"
-    yield "classes and their members, as the drop-in has them. Enumerations have the same members and numbers, functions take the"
-    yield "same arguments, and classes name the same `__module__`. Written by `python -m tests.dropin.ort_table`; tests fail when"
-    yield "ONNX Runtime has a name that is not here."
+    yield f"This page lists every name of onnxruntime {SHOWN[-1]} and of {len(versions) - 1} releases before it, back to {SHOWN[0]}:"
+    yield "modules, classes and their members, with their state in the drop-in. Enumerations have the same members and numbers,"
+    yield "functions accept the same arguments, and classes have the same `__module__`. `python -m tests.dropin.ort_table` writes"
+    yield "this page; tests fail if ONNX Runtime has a name that is missing here."
     yield ""
-    yield "| onnxruntime | names | same | differ as described | refused with an error that says why |"
+    yield "| onnxruntime | names | same | differ as described | refused with an error that contains the reason |"
     yield "|---|---|---|---|---|"
     for version in SHOWN:
         states = [state_of(name)[0] for _, name in versions[version]]
@@ -209,8 +211,8 @@ def _tables(rows: Mapping[str, list[str]]) -> Iterator[str]:
         yield f"## `{module}`"
         yield ""
         if module == BINDINGS:
-            yield "What it has beside the names above, and its own classes of the same names. `onnxruntime.capi._pybind_state` has"
-            yield "the same."
+            yield "Names that only this module has, and its own classes with the same names as classes above."
+            yield "`onnxruntime.capi._pybind_state` has the same names."
             yield ""
         yield f"| name | {' | '.join(SHOWN)} | remark |"
         yield "|---|" + "---|" * (len(SHOWN) + 1)
