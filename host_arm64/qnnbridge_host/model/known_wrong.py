@@ -88,7 +88,7 @@ class WrongOperator:
     @property
     def fails(self) -> bool:
         """Whether the fault causes an error of the session or of each run, instead of a wrong result."""
-        return "no session is made" in self.says or "each run fails" in self.says
+        return "no session can be created" in self.says or "each run fails" in self.says
 
     def applies(self, arch: int, release: str) -> bool:
         """Return whether a chip and a release have the fault. release: "" if it is unknown."""
@@ -147,7 +147,8 @@ def operators() -> frozenset[str]:
 def rewrites_of_failures() -> frozenset[str]:
     """Return the rewrites that are needed only for faults that make the creation of a session fail."""
     rewrites = {fault.rewrite for fault in table()}
-    return frozenset(rewrites - {fault.rewrite for fault in table() if "no session is made" not in fault.says})
+    others = {fault.rewrite for fault in table() if "no session can be created" not in fault.says}
+    return frozenset(rewrites - others)
 
 
 def rows_for(arch: int, release: str = "") -> tuple[WrongOperator, ...]:
