@@ -41,7 +41,7 @@ KNOWN = [
         "libcdsprpc.dll",
         "NPU driver",
     ),
-    (r"Could not find module 'C:\x\QnnGpu.dll' (or one of its dependencies).", "one that it needs", "Visual C++"),
+    (r"Could not find module 'C:\x\QnnGpu.dll' (or one of its dependencies).", "that it needs", "Visual C++"),
     (
         "QNN driver lookup: MCDM service name discovery failed; falling back to 'qcnspmcdm'.",
         "driver is not installed",
@@ -53,7 +53,7 @@ KNOWN = [
         "driver is not installed",
         "Windows Update",
     ),
-    ("OSError: [WinError 127] The specified procedure could not be found", "lacks a function", "PATH"),
+    ("OSError: [WinError 127] The specified procedure could not be found", "lacks a required function", "PATH"),
     ("OSError: [WinError 193] %1 is not a valid Win32 application", "another machine type", "machine type"),
     (
         "[ONNXRuntimeError] : 9 : NOT_IMPLEMENTED : Could not find an implementation for EPContext(1) node with name ''",

@@ -219,7 +219,7 @@ def test_invalid_data_is_reported_at_its_input(page: browser.Page) -> None:
     try_model(page, "INT32")
     page.pick("#try select", "text")
     for text, words in (
-        ("[1,", "x: This is not JSON"),
+        ("[1,", "x: The text is not valid JSON"),
         ("[[1.5]]", "data must contain only integers"),
         ('[["a"]]', "data must contain only integers"),
     ):
@@ -227,7 +227,7 @@ def test_invalid_data_is_reported_at_its_input(page: browser.Page) -> None:
         assert words in refused_with(page)
     page.pick("#try select", "zeros")
     page.write("[aria-label='Size 1 of x']", "100000000")
-    assert "too many for a page" in refused_with(page)
+    assert "too many for this page" in refused_with(page)
     page.write("[aria-label='Size 1 of x']", "2")
     assert "2 × 1" in ran(page)
     page.errors.clear()  # the browser logs each status of 400
@@ -268,7 +268,7 @@ def test_a_file_that_does_not_fit_is_refused_with_the_reason(page: browser.Page,
     assert "Choose a file." in refused_with(page)
     for name, words in (
         ("text.txt", "neither a .npy nor a .json file"),
-        ("no.npy", "not a file of numpy.save"),
+        ("no.npy", "not written by numpy.save"),
         ("double.npy", "contains <f8, but the model needs FP32"),
         ("columns.npy", "numpy.ascontiguousarray"),
         ("records.npy", "records or objects"),
@@ -438,7 +438,7 @@ def test_calls_and_times_of_a_model_are_shown_in_its_row(page: browser.Page) -> 
     for _ in range(3):
         ran(page)
     row = "[...document.querySelectorAll('#model-table tbody tr')].find((row) => row.querySelector('a').textContent === 'same').innerText"
-    page.wait(f"/\\b3\\b.*99 % in/s.test({row})")
+    page.wait(f"/\\b3\\b.*99 % within/s.test({row})")
 
 
 # --- chat ---
@@ -455,7 +455,7 @@ def test_the_table_shows_that_outputs_of_a_language_model_are_not_compared(page:
 
 def test_a_conversation_on_the_page_equals_that_of_the_model(page: browser.Page, server: Server) -> None:
     try_model(page, "tiny")
-    page.write("[aria-label='Most tokens']", "12")
+    page.write("[aria-label='Maximum tokens']", "12")
     said: list[dict[str, str]] = []
     for text in ("hello <b>you</b>", "and again"):
         said.append({"role": "user", "content": text})
@@ -492,7 +492,7 @@ def test_an_answer_is_stopped_by_a_click(page: browser.Page, server: Server) -> 
 
 def test_a_question_without_an_answer_is_put_back_into_the_input_field(page: browser.Page) -> None:
     try_model(page, "tiny")
-    page.write("[aria-label='Most tokens']", "0")
+    page.write("[aria-label='Maximum tokens']", "0")
     page.write("#try textarea", "a question")
     page.click_button("Send", "#try")
     assert "max_completion_tokens" in page.wait("document.querySelector('#try > div > .problem').innerText")
@@ -581,7 +581,7 @@ def test_tabs_for_host_metrics_and_api_are_shown(page: browser.Page) -> None:
     assert "running, this server's own" in text_of(page, "#host")
     page.click_on("nav a[href='#metrics']")
     page.wait("document.querySelector('#metrics-text').innerText.includes('qnnbridge_http_requests_total')")
-    page.click_button("Read again", "#metrics")
+    page.click_button("Refresh", "#metrics")
     page.click_on("nav a[href='#api']")
     page.wait("document.querySelectorAll('details').length > 20")
     assert page.value("document.querySelector('#models').hidden")

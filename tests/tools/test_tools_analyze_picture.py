@@ -139,7 +139,7 @@ def test_a_node_that_qnn_computes_wrong_has_its_own_colour(tmp_path: Path) -> No
         assert "QNN computes LogSoftmax wrong here" in text
         assert "qnnbridge fix" in text
         assert "on the NPU" in text
-        assert "computed wrong by QNN" in page.value('document.getElementById("keys").innerText')
+        assert "QNN computes wrong results" in page.value('document.getElementById("keys").innerText')
         edge = page.value("[scale, nodes[1].width / 2]")
         x, y = place_of(page, 1)
         page.value("(() => { selected = -1; draw(); })()")

@@ -126,7 +126,7 @@ def test_a_long_line_is_shortened_in_the_middle_and_keeps_its_end() -> None:
         ("windows_unknown_soc_model.bin", "backend.device-config", "QNN_DEVICE_ERROR_INVALID_CONFIG (14001)"),
         ("windows_bad_context_priority.bin", "backend.priority", "qnn_context_priority is 'huge'"),
         ("windows_backend_missing.bin", "backend.not-loaded", "load library failed"),
-        ("device_id_not_a_number", "option.unknown-exception", "not a number where QNN expects one"),
+        ("device_id_not_a_number", "option.unknown-exception", "option that must be a number"),
         ("fp16_without_soc_model", "option.fp16-needs-chip", "needs soc_model"),
         ("finalize_1002", "finalize.memory", "cannot run on this target"),
         ("finalize_1002_verbose", "finalize.operator", "the operator Transpose"),
@@ -191,12 +191,12 @@ NPU_LINES = [
     (
         "15 : DEVICE_RESET : NPU crashed. SSR detected. Recovery not supported (no context binary on disk",
         "reset.not-recoverable",
-        "cannot load the model into it again",
+        "cannot load the model again",
     ),
     (
         "QNN graph execute error. Error: QNN_COMMON_ERROR_SYSTEM_COMMUNICATION_FATAL: x, Code: 1011",
         "reset.fatal",
-        "lost the NPU permanently",
+        "permanently lost access to the NPU",
     ),
     ("WARNING: Compatible cache not found.", "context.other-chip", "another chip"),
     ("Dynamic shape is not supported yet, for input: tokens", "graph.dynamic", "input tokens"),

@@ -1,4 +1,4 @@
-// Functions for the whole page: create elements, send requests, format values.
+// Functions that all parts of the page use: create elements, send requests, format values.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -32,7 +32,7 @@ export const table = (headers, rows, more = {}) =>
 
 const KEY = "qnnbridge token";
 let token = "";
-try { token = sessionStorage.getItem(KEY) ?? ""; } catch { /* the browser blocks storage: the token is kept as long as the page is open */ }
+try { token = sessionStorage.getItem(KEY) ?? ""; } catch { /* the browser blocks storage: keep the token only until the page is closed */ }
 
 export const hasToken = () => token !== "";
 export function keepToken(text) {

@@ -26,7 +26,7 @@ async function tensorForm(name) {
     const answer = await ask(`/v2/models/${encodeURIComponent(name)}/infer`, { method: "POST", body, headers: { "inference-header-content-length": head } });
     const buffer = await answer.arrayBuffer(), took = performance.now() - begun;
     const outputs = answerOf(buffer, Number(answer.headers.get("inference-header-content-length") ?? buffer.byteLength));
-    results.append(make("p", { class: "soft" }, `answered in ${time(took)}, including the transfer to the server and back`), ...outputs.map(outputShown));
+    results.append(make("p", { class: "soft" }, `answered in ${time(took)}, including the transfer in both directions`), ...outputs.map(outputShown));
   }, { class: "main" });
   return make("div", {}, inputs.map((input) => input.element), make("p", {}, run), failed, results);
 }
@@ -67,8 +67,8 @@ function pictureFields(name, datatype) {
   const file = make("input", { type: "file", accept: "image/*", "aria-label": `Picture for ${name}` });
   const usual = { UINT8: ["bytes"], INT8: ["shifted"] }[datatype] ?? ["unit", "signed", "imagenet", "bytes"];
   const scale = choice(usual.map((key) => [key, SCALES[key][0]]), { "aria-label": `Scale of ${name}` });
-  const fit = choice([["cut", "cut to the middle"], ["stretch", "stretched"]], { "aria-label": `Fit of ${name}` });
-  const canvas = make("canvas", { class: "preview", hidden: true, role: "img", "aria-label": `What the model sees of ${name}` });
+  const fit = choice([["cut", "cropped to the center"], ["stretch", "stretched"]], { "aria-label": `Fit of ${name}` });
+  const canvas = make("canvas", { class: "preview", hidden: true, role: "img", "aria-label": `Picture that ${name} receives` });
   const tensor = async (shape, layout) => {
     if (!file.files.length) throw new Error("Choose a picture.");
     const [height, width] = layout.first ? shape.slice(-2) : shape.slice(-3, -1);
@@ -121,7 +121,7 @@ function rangeOf(values) {
       if (value > most || Number.isNaN(most)) most = value;
     }
   }
-  return `${number(least)} to ${number(most)}${odd ? `; ${count(odd)} are not a number` : ""}`;
+  return `${number(least)} to ${number(most)}${odd ? `; ${count(odd)} values are NaN` : ""}`;
 }
 
 function largestOf(values) {
@@ -133,7 +133,7 @@ function largestOf(values) {
       best.length = Math.min(best.length, 5);
     }
   });
-  return table(["largest at", "value"], best.map(([k, value]) => [String(k), number(value)]), { class: "small" });
+  return table(["index", "largest values"], best.map(([k, value]) => [String(k), number(value)]), { class: "small" });
 }
 
 // --- chat ---
@@ -142,8 +142,8 @@ function chatForm(name) {
   let messages = [];
   const failed = problem(), log = make("div", { class: "chat", role: "log", "aria-label": "Conversation" });
   const said = make("textarea", { rows: 2, placeholder: "Message", "aria-label": "Message" });
-  const most = make("input", { type: "number", min: 1, class: "broad", placeholder: "all that fit", "aria-label": "Most tokens" });
-  const warmth = make("input", { type: "number", min: 0, max: 2, step: 0.1, class: "broad", placeholder: "the model's", "aria-label": "Temperature" });
+  const most = make("input", { type: "number", min: 1, class: "broad", placeholder: "all that fit", "aria-label": "Maximum tokens" });
+  const warmth = make("input", { type: "number", min: 0, max: 2, step: 0.1, class: "broad", placeholder: "model's default", "aria-label": "Temperature" });
   const facts = make("p", { class: "soft" });
   let stopping = null;
   const bubble = (role, text) => log.appendChild(make("div", { class: `message ${role}` }, text));
@@ -201,13 +201,13 @@ function chatForm(name) {
     }
   });
   return make("div", {}, log, said, make("div", { class: "row" }, send, stop, anew,
-    make("label", {}, "Most tokens ", most), make("label", {}, "Temperature ", warmth)), facts, failed);
+    make("label", {}, "Maximum tokens ", most), make("label", {}, "Temperature ", warmth)), facts, failed);
 }
 
 function usageText({ prompt_tokens, completion_tokens, prompt_tokens_details }, first, rest) {
   const again = prompt_tokens_details?.cached_tokens ? `, ${prompt_tokens_details.cached_tokens} of them reused` : "";
-  const pace = completion_tokens > 1 && rest > 0 ? `, ${rate(((completion_tokens - 1) / rest) * 1000)} tokens a second` : "";
-  return `${prompt_tokens} tokens read${again}; ${completion_tokens} written; first after ${time(first)}${pace}`;
+  const pace = completion_tokens > 1 && rest > 0 ? `, ${rate(((completion_tokens - 1) / rest) * 1000)} tokens per second` : "";
+  return `${prompt_tokens} tokens read${again}; ${completion_tokens} written; first token after ${time(first)}${pace}`;
 }
 
 // --- embeddings ---
@@ -218,7 +218,7 @@ function embeddingForm(name) {
   const run = doing("Embed", failed, async () => {
     results.replaceChildren();
     const given = texts.value.split("\n").filter((line) => line.trim());
-    if (!given.length) throw new Error("Write a text.");
+    if (!given.length) throw new Error("Enter a text.");
     const begun = performance.now(), found = await (await postJson("/v1/embeddings", { model: name, input: given })).json();
     const vectors = found.data.map((one) => one.embedding);
     results.append(make("p", { class: "soft" }, `${vectors[0].length} numbers for each text, ${time(performance.now() - begun)}`));
@@ -282,14 +282,14 @@ function speechForm(name) {
     form.append("file", sound.blob, sound.title);
     const begun = performance.now(), path = english.checked ? "/v1/audio/translations" : "/v1/audio/transcriptions";
     const found = await (await ask(path, { method: "POST", body: form })).json();
-    results.append(make("p", { class: "transcript" }, found.text || "(no words)"),
+    results.append(make("p", { class: "transcript" }, found.text || "(no speech)"),
       make("p", { class: "soft" }, `${found.language}; ${found.duration.toFixed(1)} s of audio in ${time(performance.now() - begun)}`));
     if (found.segments.length) {
       results.append(table(["from", "to", "text"], found.segments.map((one) => [one.start.toFixed(2), one.end.toFixed(2), one.text]), { class: "small" }));
     }
   }, { class: "main" });
   return make("div", {}, make("div", { class: "row" }, file, record, player), make("div", { class: "row" }, run,
-    make("label", {}, "Language ", language), make("label", {}, english, " into English")), failed, results);
+    make("label", {}, "Language ", language), make("label", {}, english, " translate into English")), failed, results);
 }
 
 // Convert the browser's recording to a WAV file with PCM, 16 kHz and one channel, which every server can read.

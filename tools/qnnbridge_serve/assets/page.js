@@ -50,7 +50,7 @@ $("enter").addEventListener("submit", (event) => {
   const text = $("token").value.trim();
   $("token").value = "";
   // An HTTP header cannot contain other characters.
-  if (!/^[\x21-\x7e]+$/.test(text)) { show($("problem"), "A token consists of ASCII letters, digits and signs, without spaces."); return; }
+  if (!/^[\x21-\x7e]+$/.test(text)) { show($("problem"), "A token contains only ASCII letters, digits and signs, no spaces."); return; }
   keepToken(text);
   show($("problem"));
   $("enter").hidden = true;
@@ -163,7 +163,7 @@ function partsShown(cell, parts, text) {
 }
 
 function placementText({ placement }) {
-  if (!placement.known) return { text: "not known" };
+  if (!placement.known) return { text: "unknown" };
   const { qnn_nodes: qnn, cpu_nodes: cpu } = placement;
   const text = qnn && cpu ? `${qnn} nodes on QNN, ${cpu} on the CPU` : qnn ? `QNN, ${qnn} nodes` : cpu ? `the CPU, ${cpu} nodes` : "the CPU";
   return { text: text.replace(/\b1 nodes/, "1 node"), title: [placement.text, placement.source, placement.variant].filter(Boolean).join("; "),
@@ -174,12 +174,12 @@ function numbersText({ numbers }) {
   if (!numbers) return { text: "not compared", more: "results of stages are not available", title: "onnxruntime-genai runs the stages" };
   const kind = { agrees: "good", differs: "bad" }[numbers.state];
   const more = ["differs", "unknown"].includes(numbers.state) ? [numbers.reason, numbers.cause].filter(Boolean).join("; ") : "";
-  const text = { off: "not compared", unknown: "not known" }[numbers.state] ?? numbers.summary;
+  const text = { off: "not compared", unknown: "unknown" }[numbers.state] ?? numbers.summary;
   return { text, kind, more, title: numbers.reason };
 }
 
 function timeText(model) {
-  if (model.latency_ms) return { text: time(model.latency_ms.p50), more: `99 % in ${time(model.latency_ms.p99)}` };
+  if (model.latency_ms) return { text: time(model.latency_ms.p50), more: `99 % within ${time(model.latency_ms.p99)}` };
   if (model.first_token_ms) return { text: `first token ${time(model.first_token_ms.p50)}`, more: model.tokens_per_s && `${rate(model.tokens_per_s.p50)} tokens/s` };
   return { text: "" };
 }

@@ -18,7 +18,7 @@ export const elements = (shape) => shape.reduce((product, n) => product * n, 1);
 
 function checkSize(shape) {
   if (!shape.every((n) => Number.isSafeInteger(n) && n >= 0)) throw new Error("A size is missing, or is not a whole number.");
-  if (elements(shape) > MOST) throw new Error(`[${shape}] has more than ${MOST} elements, which is too many for a page.`);
+  if (elements(shape) > MOST) throw new Error(`[${shape}] has more than ${MOST} elements, which is too many for this page.`);
 }
 
 // --- 16-bit floats ---
@@ -80,7 +80,7 @@ export function fromText(datatype, shape, text) {
   let found;
   // JSON has neither NaN nor Infinity, but the server accepts them.
   const plain = datatype === "BYTES" ? text : text.replace(/\bNaN\b|-?\bInfinity\b/g, "0");
-  try { found = JSON.parse(plain); } catch (error) { throw new Error(`This is not JSON: ${error.message}`); }
+  try { found = JSON.parse(plain); } catch (error) { throw new Error(`The text is not valid JSON: ${error.message}`); }
   if (!Array.isArray(found)) { found = [found]; text = `[${text}]`; }
   const nested = [];
   for (let level = found; Array.isArray(level); level = level[0]) nested.push(level.length);
@@ -102,7 +102,7 @@ export async function fromFile(datatype, shape, file) {
 export function fromNpy(datatype, file, name = "The file") {
   const view = new DataView(file.buffer, file.byteOffset, file.byteLength);
   const magic = [0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59];
-  if (file.length < 10 || magic.some((byte, k) => file[k] !== byte)) throw new Error(`${name} is not a file of numpy.save.`);
+  if (file.length < 10 || magic.some((byte, k) => file[k] !== byte)) throw new Error(`${name} was not written by numpy.save.`);
   const begin = file[6] === 1 ? 10 : 12, end = begin + (file[6] === 1 ? view.getUint16(8, true) : view.getUint32(8, true));
   const head = new TextDecoder().decode(file.subarray(begin, end));
   const descr = /'descr':\s*'([^']+)'/.exec(head)?.[1], fortran = /'fortran_order':\s*(True|False)/.exec(head)?.[1];
@@ -110,9 +110,9 @@ export function fromNpy(datatype, file, name = "The file") {
   if (descr === undefined || fortran === undefined || sizes === undefined) throw new Error(`${name} contains records or objects, which no model accepts.`);
   const shape = sizes.split(",").map((text) => text.trim()).filter(Boolean).map(Number);
   const kind = TYPES[datatype];
-  if (kind === undefined) throw new Error("Give strings in a .json file.");
+  if (kind === undefined) throw new Error("Strings need a .json file.");
   if (descr.slice(1) !== kind.npy.slice(1)) throw new Error(`${name} contains ${descr}, but the model needs ${datatype} (${kind.npy}). Convert the array with numpy's astype.`);
-  if (fortran === "True" && shape.length > 1) throw new Error(`${name} is stored column by column. Save numpy.ascontiguousarray(x).`);
+  if (fortran === "True" && shape.length > 1) throw new Error(`${name} is stored in column order. Save numpy.ascontiguousarray(x) instead.`);
   checkSize(shape);
   const bytes = file.slice(end);
   if (bytes.length !== elements(shape) * kind.bytes) throw new Error(`${name} is truncated: [${shape}] has ${elements(shape) * kind.bytes} bytes, but the file has ${bytes.length}.`);
@@ -137,7 +137,7 @@ const MEAN = [0.485, 0.456, 0.406], SPREAD = [0.229, 0.224, 0.225];
 export const SCALES = {
   unit: ["0 to 1", (v) => v / 255],
   signed: ["-1 to 1", (v) => v / 127.5 - 1],
-  imagenet: ["mean and deviation of ImageNet", (v, c) => (v / 255 - MEAN[c]) / SPREAD[c]],
+  imagenet: ["mean and standard deviation of ImageNet", (v, c) => (v / 255 - MEAN[c]) / SPREAD[c]],
   bytes: ["0 to 255", (v) => v],
   shifted: ["-128 to 127", (v) => v - 128],
 };
