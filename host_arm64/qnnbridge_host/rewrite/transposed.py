@@ -126,7 +126,7 @@ def split_groups(editor: Editor, node: Any, record: GraphNode) -> list[Any] | No
     bias = editor.constant(node.input[2]) if len(node.input) > 2 and node.input[2] else None
     if weights is None or shape is None or (bias is None and len(node.input) > 2):
         return None
-    # In one dimension QNN's results are wrong for 4 groups of at most 32 channels.
+    # In one dimension QNN's results are wrong for 4 groups and at most 32 channels.
     many = int(record.attributes["group"])
     # The first axis of the weights contains the input channels, so a group is a range of that axis. The bias has
     # one value for each output channel.
