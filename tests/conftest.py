@@ -249,7 +249,10 @@ def no_process_left_behind() -> Iterator[None]:
         _, alive = psutil.wait_procs(list(added), timeout=PROCESS_GRACE_S)
         if len(alive) > len(gone):
             # Do not kill the process: it may be a shared one that this test started instead of its fixture.
-            pytest.fail("processes left behind:\n" + "\n".join(map(_describe, alive)))
+            pytest.fail(
+                "processes left behind (a test that restarts a shared host ends with `host.start()`; the host of a test "
+                "before this one may have been replaced here):\n" + "\n".join(map(_describe, alive))
+            )
 
 
 @pytest.fixture(autouse=True)

@@ -68,7 +68,7 @@ class MadeSession(NamedTuple):
 
     Attributes:
         session: the session's number.
-        info: the session's inputs, outputs, metadata and placement.
+        info: inputs, outputs, metadata and placement of the original model, also for a session from the cache.
         cache: whether an entry was loaded, or why not.
         blame: the fingerprint to which a later crash is attributed.
         notices: messages for the application.

@@ -127,6 +127,7 @@ class ResettableSession:
         self._closed = False
         # Reports that the first call takes a long time; ``None`` if the session does not run on the simulator.
         self.slow_calls: SlowCallReport | None = None
+        # For a session from the cache this describes the compiled model; `MadeSession.info` describes the original.
         self.info: SessionInfo = session.info
         placement = self.info.placement
         # Before onnxruntime 1.24 the placement is unknown; in that case assume the NPU if QNN is a provider.
