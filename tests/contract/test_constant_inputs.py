@@ -85,7 +85,7 @@ def test_the_refusal_names_a_constant_and_a_command_that_work(host: qnnbridge.Ho
         with open_session(host, path, fix=given) as session:
             assert session.placement.cpu_nodes == 0
             assert session.run(None, {"x": X})[0].shape == (1, 1, 64, 64)
-    command = re.search(r"run once: qnnbridge (.*?)\. This", fix)
+    command = re.search(r"run once: qnnbridge (.*?)\. The rewrites", fix)
     assert command is not None
     words = [sys.executable, "-m", "qnnbridge_tools", *shlex.split(command[1])]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -220,7 +220,7 @@ def test_a_batch_of_one_size_is_not_split(tmp_path: Path) -> None:
 def test_sizes_that_leave_a_dimension_free_cause_a_warning_and_the_first_call_fixes_them(tmp_path: Path) -> None:
     write(tmp_path)
     said, report = ran(tmp_path, SAME, "--dim", "batch=2", "--dim", "other=3")
-    assert "sizes are given for batch, other, but not for time. QNN needs all sizes" in said
+    assert "sizes are given for batch, other, but not for time. QNN needs a size for each free dimension" in said
     assert report[1].startswith("m.onnx QNN, all of 3 nodes")
 
 
