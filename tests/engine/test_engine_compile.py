@@ -53,7 +53,7 @@ def test_all_models_share_contexts_and_the_last_one_ends_the_sharing(share: Any,
 
 
 def test_without_qnn_in_the_providers_nothing_can_be_compiled() -> None:
-    with pytest.raises(OptionError, match="compiled for QNNExecutionProvider"):
+    with pytest.raises(OptionError, match="do not include QNNExecutionProvider"):
         context_session(CompileSpec(SessionSpec("m.onnx", providers=(ProviderSpec(CPU),)), "/o/m.onnx"))
 
 
