@@ -350,5 +350,5 @@ def test_a_correct_client_is_served_during_all_attacks() -> None:
 
     report = attacked(length(8, 40), seed=1)
     assert report.good, f"{report}\n{report.rows}"
-    assert report.counts["ordinary chat: 200"] > 1
+    assert report.counts["ordinary chat requests: 200"] > 1
     assert report.counts["schemas: 400"] > 1

@@ -254,7 +254,7 @@ def test_invalid_forms_are_refused(server: Server) -> None:
         (post(server, form_of([("file", SHORT)])), 400, "model must be the name"),
         (post(server, form_of([("model", "tiny"), ("file", SHORT), ("file", SHORT)])), 400, "twice"),
         (post(server, form_of([("model", "tiny"), ("model", "tiny"), ("file", SHORT)])), 400, "2 times"),
-        (post(server, b"{}", "application/json"), 415, "it is application/json"),
+        (post(server, b"{}", "application/json"), 415, "but is application/json"),
         (post(server, whole, "multipart/form-data"), 400, "no boundary"),
         (post(server, whole, f"multipart/form-data; boundary={'x' * 5000}"), 400, "cannot be read"),
         (post(server, whole, **packed), 415, "without Content-Encoding"),
