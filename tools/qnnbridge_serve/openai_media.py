@@ -281,7 +281,7 @@ def plain_sound(content: bytes, most_seconds: float, where: str) -> tuple[bytes,
             while (piece := reader.window(_PIECE)).size:
                 samples += piece.size
                 if samples > most_seconds * RATE:
-                    text = f"{where}: the sound is longer than {most_seconds:g} s (the rest of the request's limit)."
+                    text = f"{where}: the sound is longer than {most_seconds:g} s (what is left of the limit)."
                     raise wrong(text, where)
                 file.writeframes((np.clip(piece, -1, 1) * 32767).astype("<i2").tobytes())
                 reader.advance(piece.size)
