@@ -407,7 +407,7 @@ def test_a_model_that_qnn_computes_wrong_is_not_reported_as_ready(tmp_path: Path
     assert result.returncode == 1
     assert document["chips"][0]["verified"] == "differs"
     page = (tmp_path / "out/report.md").read_text()
-    for words in ("**Not ready", "begins at node exp3", "half-range", "Scale the inputs"):
+    for words in ("**Not ready", "node that differs is exp3", "half-range", "Scale the inputs"):
         assert words in page
     assert "How to use it" not in page
 
